@@ -1,0 +1,101 @@
+"""Builds objects from configuration, and says which arguments exist when one is wrong."""
+
+import inspect
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from hydra.errors import InstantiationException
+from hydra.utils import get_object, instantiate
+from lightning import Callback, LightningDataModule
+from omegaconf import DictConfig, OmegaConf
+from torch import nn
+
+from .configuration import ConfigError
+from .data.spec import DataSpec
+from .models.image_classifier import ImageClassifier
+
+# A configuration out of a checkpoint may have come from anywhere. It may only name classes of these kinds in these
+# packages. Add the packages whose networks, losses or data modules your checkpoints use.
+TRUSTED_PACKAGES = (__package__, "torch", "torchvision", "torchmetrics", "lightning", "timm")
+TRUSTED_KINDS = (
+    nn.Module,
+    torch.optim.Optimizer,
+    torch.optim.lr_scheduler.LRScheduler,
+    LightningDataModule,
+    Callback,
+)
+TRUSTED_BUILDERS = (f"{__package__}.optim", "torchvision.models", "timm.models")
+
+
+def build(config: DictConfig, **arguments: Any) -> Any:
+    """Call the `_target_` with the configured arguments and `arguments`; with `_partial_: true` leave the call open.
+
+    Raises:
+        ConfigError: the target does not exist or does not take the arguments.
+    """
+    try:
+        # Called here and not by Hydra, which would turn data classes among the arguments into configuration.
+        target = instantiate(config, _partial_=True, _convert_="all")
+    except InstantiationException as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from error
+        raise ConfigError(f"{config.get('_target_')} cannot be used: {error}") from error
+    if config.get("_partial_"):
+        return target
+    signature = inspect.signature(target.func)
+    try:
+        signature.bind(*target.args, **target.keywords, **arguments)
+    except TypeError as error:
+        raise ConfigError(
+            f"{config._target_} cannot be called: {error}. Its arguments are: {', '.join(signature.parameters)}."
+        ) from error
+    return target(**arguments)
+
+
+def build_model(config: DictConfig, data_spec: DataSpec) -> ImageClassifier:
+    """Build the classifier that a run's configuration describes; its ends fit the data."""
+    parts = {
+        "net": build(config.model.net, data_spec=data_spec),
+        "optimizer": build(config.optimizer),
+        "scheduler": build(config.scheduler),
+    }
+    around_the_net = OmegaConf.masked_copy(config.model, [key for key in config.model if key != "net"])
+    model: ImageClassifier = build(around_the_net, data_spec=data_spec, **parts)
+    return model
+
+
+def check_targets(config: Any) -> None:
+    """Refuse a configuration that names anything but the kinds a checkpoint may name.
+
+    The object behind a name is judged, not the name: a trusted module that imports `os` makes nothing else of it.
+
+    Raises:
+        ConfigError: a target is of another kind or lies in another package.
+    """
+    for target in _targets(config):
+        package = target.split(".")[0] if isinstance(target, str) else ""
+        if package in TRUSTED_PACKAGES and _is_trusted(get_object(target)):
+            continue
+        raise ConfigError(
+            f"The checkpoint names {target}, which is not a network, loss, metric, optimizer, schedule, data module or "
+            f"callback of {', '.join(TRUSTED_PACKAGES)}. Nothing of it was run. If the checkpoint is your own, add "
+            f"the package to TRUSTED_PACKAGES in {__package__}/building.py."
+        )
+
+
+def _targets(node: Any) -> Iterator[Any]:
+    if isinstance(node, dict):
+        if "_target_" in node:
+            yield node["_target_"]
+        for value in node.values():
+            yield from _targets(value)
+    elif isinstance(node, list):
+        for value in node:
+            yield from _targets(value)
+
+
+def _is_trusted(target: Any) -> bool:
+    if inspect.isclass(target):
+        return issubclass(target, TRUSTED_KINDS)
+    return inspect.isfunction(target) and target.__module__.startswith(TRUSTED_BUILDERS)

@@ -1,0 +1,1 @@
+"""Callbacks of our own beside Lightning's (configs/callbacks)."""

@@ -1,0 +1,10 @@
+"""The hook through which optional rooms take part in a run after its last stage."""
+
+from typing import Any
+
+from lightning import Callback, LightningModule, Trainer
+
+
+class EndOfRun(Callback):
+    def on_run_end(self, trainer: Trainer, model: LightningModule, results: dict[str, Any]) -> None:
+        """Add to the run's results. Called on rank 0 with the best weights in the model."""

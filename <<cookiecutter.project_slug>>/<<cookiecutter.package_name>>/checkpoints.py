@@ -1,0 +1,57 @@
+"""Reads a checkpoint: weights, the run's configuration and the data's specification, from the file alone."""
+
+import pickle
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
+
+from .building import build_model, check_targets
+from .configuration import ConfigError, find_checkpoint
+from .data.spec import DataSpec
+from .models.image_classifier import ImageClassifier
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    path: Path
+    config: DictConfig
+    data_spec: DataSpec
+    state_dict: dict[str, Tensor]
+
+    def build_model(self) -> ImageClassifier:
+        """Build the model of the checkpoint in float32 on the CPU, ready to evaluate."""
+        model = build_model(self.config, self.data_spec)
+        model.load_state_dict(self.state_dict)
+        return model.eval()
+
+
+def read_checkpoint(path: str | Path) -> Checkpoint:
+    """Read a run directory's best checkpoint or a checkpoint file.
+
+    Raises:
+        ConfigError: there is none, it was not made by this project, or it names code that is not trusted.
+    """
+    file = find_checkpoint(path)
+    try:
+        content = torch.load(file, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+        reason = "it holds more than plain types" if isinstance(error, pickle.UnpicklingError) else "it is damaged"
+        raise ConfigError(
+            f"{file} is not a checkpoint that can be trusted: {reason}. Nothing of it was run. "
+            "A checkpoint written by this project's train.py is allowed. Try logs/latest."
+        ) from error
+    if not isinstance(content, dict) or not {"state_dict", "config", "data_spec"} <= content.keys():
+        raise ConfigError(
+            f"{file} lacks the run's configuration. A checkpoint written by this project's train.py is allowed. "
+            "Try logs/latest."
+        )
+    check_targets(content["config"])
+    return Checkpoint(
+        path=file,
+        config=OmegaConf.create(content["config"]),
+        data_spec=DataSpec.from_dict(content["data_spec"]),
+        state_dict=content["state_dict"],
+    )

@@ -1,0 +1,26 @@
+"""Keeps the screen to what a reader needs: libraries report warnings and errors only, known warnings not at all."""
+
+import logging
+import warnings
+
+QUIET_LOGGERS = ("lightning.pytorch", "lightning.fabric", "onnxscript", "onnx_ir", "torch.onnx")
+
+EXPECTED_WARNINGS = (
+    # Hydra has written into the run directory before Lightning's CSV logger; it has no metrics.csv yet.
+    "Experiment logs directory .* exists and is not empty",
+    # Batches are served whole from memory, so worker processes would only cost.
+    "The '.*_dataloader' does not have many workers",
+    # Of Lightning's own code.
+    r"`isinstance\(treespec, LeafSpec\)` is deprecated",
+)
+
+
+def quiet_libraries() -> None:
+    # Beside the handlers that Hydra sets up, this one would print every line of Lightning's a second time.
+    logging.getLogger("lightning").handlers.clear()
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+    # Into the run's log, too.
+    logging.captureWarnings(True)
+    for message in EXPECTED_WARNINGS:
+        warnings.filterwarnings("ignore", message)

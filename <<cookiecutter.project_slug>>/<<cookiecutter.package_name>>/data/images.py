@@ -1,0 +1,37 @@
+"""Reads an image file the one way that training, evaluation and prediction share. Pillow and NumPy only."""
+
+from pathlib import Path
+
+import numpy as np
+from PIL import Image, ImageOps
+
+SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+
+
+def read_image(path: str | Path, image_size: int, channels: int) -> np.ndarray:
+    """Read a file as uint8 (channels, image_size, image_size).
+
+    EXIF orientation is applied, the centre square is cut out and resized, transparency lies on white.
+
+    Raises:
+        OSError: the file cannot be read as an image; the message names it.
+    """
+    try:
+        with Image.open(path) as image:
+            image.load()
+            upright = ImageOps.exif_transpose(image)
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise OSError(f"{path} cannot be read as an image: {error}") from error
+    square = ImageOps.fit(_to_mode(upright, "L" if channels == 1 else "RGB"), (image_size, image_size))
+    pixels = np.asarray(square)
+    return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
+
+
+def _to_mode(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode in ("I", "I;16", "I;16B", "I;16L", "I;16N"):
+        # Pillow would clip 16-bit values at 255, which turns almost every pixel white.
+        image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8))
+    if image.has_transparency_data:
+        layers = image.convert("RGBA")
+        image = Image.alpha_composite(Image.new("RGBA", layers.size, "white"), layers)
+    return image.convert(mode)

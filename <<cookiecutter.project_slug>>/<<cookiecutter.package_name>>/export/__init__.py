@@ -1,0 +1,1 @@
+"""Model files that run without this project (configs/export, export.py)."""

@@ -1,0 +1,1 @@
+"""Loggers that need more than Lightning gives (configs/logger)."""

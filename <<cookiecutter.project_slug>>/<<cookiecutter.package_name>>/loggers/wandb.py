@@ -1,0 +1,69 @@
+"""Weights & Biases without surprises: never asks, never hangs, never ends a run (configs/logger/wandb.yaml)."""
+
+import logging
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import wandb
+from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
+from lightning.pytorch.utilities import rank_zero_only
+from wandb.errors import Error as WandbError
+from wandb.sdk.lib import wbauth
+
+log = logging.getLogger(__name__)
+
+# Seconds to reach the server before the run goes on offline.
+INIT_TIMEOUT = 20
+
+
+class WandbLogger(LightningWandbLogger):
+    """
+    Args:
+        mode: `auto` is online where credentials are found and `offline` elsewhere.
+        **arguments: of Lightning's logger and of `wandb.init`.
+    """
+
+    def __init__(self, save_dir: str, mode: str = "auto", **arguments: Any) -> None:
+        if mode == "auto":
+            mode = "online" if has_credentials() else "offline"
+        settings = wandb.Settings(init_timeout=INIT_TIMEOUT, console="off", silent=True)
+        super().__init__(save_dir=save_dir, settings=settings, mode=mode, **arguments)
+        # Lightning always passes it and wandb warns that it has no meaning any more.
+        self._wandb_init.pop("anonymous", None)
+        self._connect()
+
+    @rank_zero_only
+    def _connect(self) -> None:
+        if wandb.setup().settings._noop:
+            return
+        if self._wandb_init["mode"] == "online":
+            try:
+                log.info("wandb: %s", self.experiment.url)
+                return
+            except (WandbError, OSError, TimeoutError) as error:
+                wandb.teardown()
+                log.warning("wandb: the server did not answer (%s)", str(error).splitlines()[0])
+        self._wandb_init["mode"] = "offline"
+        folder = Path(self.experiment.dir).parent
+        log.info("wandb: logging offline. Upload later: wandb sync %s", shlex.quote(str(folder)))
+
+    @rank_zero_only
+    def close(self) -> None:
+        """End the wandb run, so that the next one in this process starts its own."""
+        if self._experiment is not None:
+            self._experiment.finish(exit_code=int(sys.exc_info()[0] is not None))
+
+
+def has_credentials() -> bool:
+    """Say whether wandb can log in without asking; WANDB_MODE=offline counts as no. Uses no network."""
+    settings = wandb.setup().settings
+    if settings._offline or settings._noop:
+        return False
+    try:
+        session = wbauth.authenticate_session(host=settings.base_url, source="train.py", prompt=False, update_session=False)
+    except wandb.errors.AuthenticationError as error:
+        log.warning("wandb: the credentials on this machine are not valid (%s)", error)
+        return False
+    return session is not None

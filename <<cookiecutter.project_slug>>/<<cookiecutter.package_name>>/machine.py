@@ -1,0 +1,29 @@
+"""Settles the settings that depend on the machine: what `auto` and a precision mean where this process runs."""
+
+import logging
+
+import torch
+from omegaconf import DictConfig, OmegaConf
+
+log = logging.getLogger(__name__)
+
+
+def fit_to_machine(config: DictConfig) -> DictConfig:
+    """Give a copy of the configuration in which nothing depends on the machine any more; log each decision."""
+    settled = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+    trainer = settled.trainer
+    cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if trainer.accelerator == "auto":
+        trainer.accelerator = "cuda" if cuda else "mps" if mps else "cpu"
+        if trainer.accelerator == "mps" and str(trainer.strategy).startswith("ddp"):
+            trainer.accelerator = "cpu"
+            log.info("strategy=%s does not run on Apple's GPU: using the CPU", trainer.strategy)
+    on_cpu = trainer.accelerator == "cpu"
+    if trainer.precision == "16-mixed" and on_cpu:
+        trainer.precision = "bf16-mixed"
+        log.info("precision=16-mixed needs a GPU: using bf16-mixed")
+    if trainer.get("sync_batchnorm") == "auto":
+        # SyncBatchNorm has no CPU implementation: it would end `trainer=ddp` there.
+        trainer.sync_batchnorm = not on_cpu and trainer.devices != 1
+    log.info("machine: accelerator=%s devices=%s precision=%s", trainer.accelerator, trainer.devices, trainer.precision)
+    return settled

@@ -1,0 +1,105 @@
+"""The LightningModule behind every network: preprocessing, loss, metrics, optimizer and schedule."""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from lightning import LightningModule
+from lightning.pytorch.utilities.types import OptimizerLRScheduler
+from torch import Tensor, nn
+from torchmetrics import MeanMetric
+from torchmetrics.classification import MulticlassAccuracy
+
+from ..configuration import ConfigError
+from ..data.loading import Batch
+from ..data.spec import DataSpec
+from .preprocess import Preprocess
+
+
+class ImageClassifier(LightningModule):
+    """
+    Args:
+        net: from normalised images (N, C, H, W) to logits (N, classes).
+        optimizer: from parameters to an optimizer.
+        scheduler: from an optimizer and the run's number of optimizer steps to a schedule that is stepped with them.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        data_spec: DataSpec,
+        optimizer: Callable[..., torch.optim.Optimizer],
+        scheduler: Callable[..., torch.optim.lr_scheduler.LRScheduler],
+    ) -> None:
+        super().__init__()
+        self.data_spec = data_spec
+        # The run's configuration as plain dicts, for the checkpoint. Whoever builds the model sets it.
+        self.config: dict[str, Any] = {}
+        self.preprocess = Preprocess(data_spec.mean, data_spec.std)
+        self.net = net
+        self.loss = nn.CrossEntropyLoss()
+        self.build_optimizer = optimizer
+        self.build_scheduler = scheduler
+        # Summed on the device and read once an epoch: a value read every step would wait for the device every step.
+        stages = ("train", "val", "test")
+        # NaN is kept: a loss that is not a number has to be seen.
+        losses = {f"{stage}_loss": MeanMetric(nan_strategy="disable") for stage in stages}
+        accuracies = {
+            f"{stage}_acc": MulticlassAccuracy(data_spec.num_classes, average="micro", validate_args=False)
+            for stage in stages
+        }
+        self.metrics = nn.ModuleDict({**losses, **accuracies})
+
+    def forward(self, image: Tensor) -> Tensor:
+        """Give logits (N, classes) of uint8 images (N, C, H, W)."""
+        return self.net(self.preprocess(image))
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        loss, _ = self._step("train", batch)
+        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
+            self.log("train/loss_step", loss)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        self._step("val", batch)
+
+    def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        _, logits = self._step("test", batch)
+        return logits
+
+    def on_train_epoch_end(self) -> None:
+        self._log("train")
+
+    def on_validation_epoch_end(self) -> None:
+        self._log("val")
+
+    def on_test_epoch_end(self) -> None:
+        self._log("test")
+
+    def _step(self, stage: str, batch: Batch) -> tuple[Tensor, Tensor]:
+        image, label = batch
+        # Logits of half precision lose digits in the sum of exponentials.
+        logits = self(image).float()
+        loss: Tensor = self.loss(logits, label)
+        self.metrics[f"{stage}_loss"].update(loss.detach(), weight=len(label))
+        self.metrics[f"{stage}_acc"].update(logits.detach(), label)
+        return loss, logits
+
+    def _log(self, stage: str) -> None:
+        for name in ("loss", "acc"):
+            self.log(f"{stage}/{name}", self.metrics[f"{stage}_{name}"], prog_bar=True)
+
+    def configure_optimizers(self) -> OptimizerLRScheduler:
+        total_steps = self.trainer.estimated_stepping_batches
+        if total_steps == float("inf"):
+            raise ConfigError(
+                "The run has no end that a learning-rate schedule could be laid over. "
+                "Set trainer.max_epochs or trainer.max_steps. Try trainer.max_epochs=30."
+            )
+        optimizer = self.build_optimizer(self.parameters())
+        scheduler = self.build_scheduler(optimizer, total_steps=int(total_steps))
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["config"] = self.config
+        checkpoint["data_spec"] = self.data_spec.to_dict()

@@ -1,0 +1,41 @@
+"""Networks from normalised images (N, C, H, W) to logits (N, classes); their ends fit the data's specification."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from ..data.spec import DataSpec
+
+
+class MLP(nn.Sequential):
+    def __init__(self, data_spec: DataSpec, hidden_sizes: Sequence[int], dropout: float = 0.0) -> None:
+        layers: list[nn.Module] = [nn.Flatten()]
+        size = data_spec.channels * data_spec.image_size**2
+        for hidden in hidden_sizes:
+            layers += [nn.Linear(size, hidden), nn.ReLU(), nn.Dropout(dropout)]
+            size = hidden
+        super().__init__(*layers, nn.Linear(size, data_spec.num_classes))
+
+
+class CNN(nn.Module):
+    """Stages of two 3x3 convolutions; the image is halved between stages and averaged at the end."""
+
+    def __init__(self, data_spec: DataSpec, widths: Sequence[int], dropout: float = 0.0) -> None:
+        super().__init__()
+        stages: list[nn.Module] = []
+        channels = data_spec.channels
+        for width in widths:
+            if stages:
+                # Rounds up, so that small images never shrink to nothing.
+                stages.append(nn.MaxPool2d(2, ceil_mode=True))
+            stages += [*_convolution(channels, width), *_convolution(width, width)]
+            channels = width
+        self.features = nn.Sequential(*stages)
+        self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(channels, data_spec.num_classes))
+
+    def forward(self, image: Tensor) -> Tensor:
+        return self.head(self.features(image).mean(dim=(2, 3)))
+
+
+def _convolution(channels: int, width: int) -> list[nn.Module]:
+    return [nn.Conv2d(channels, width, kernel_size=3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU()]

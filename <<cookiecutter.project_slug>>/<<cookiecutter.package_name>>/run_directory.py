@@ -1,0 +1,86 @@
+"""Writes what a run leaves behind beside checkpoints and metrics (the run directory of the README)."""
+
+import json
+import logging
+import os
+import platform
+import secrets
+import shlex
+import subprocess
+import sys
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from .configuration import PROJECT_ROOT, ConfigError
+
+log = logging.getLogger(__name__)
+
+RECORDED_PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "hydra-core", "numpy", "scikit-learn")
+
+
+def open_run_directory(run_dir: Path) -> None:
+    """Record the environment and point logs/latest at the run. Called once a run, on rank 0.
+
+    Raises:
+        ConfigError: another run already uses the directory.
+    """
+    try:
+        with (run_dir / "environment.json").open("x", encoding="utf-8") as file:
+            json.dump(environment(), file, indent=2)
+    except FileExistsError as error:
+        raise ConfigError(
+            f"{run_dir} already holds a run, and two runs never share a directory. "
+            "Leave out run_id= and hydra.run.dir=, or give names that are not taken."
+        ) from error
+    _link_latest(run_dir)
+
+
+def _link_latest(run_dir: Path) -> None:
+    latest = PROJECT_ROOT / "logs" / "latest"
+    latest.parent.mkdir(parents=True, exist_ok=True)
+    if latest.exists() and not latest.is_symlink():
+        log.warning("%s is not a link and stays as it is; the newest run is %s", latest, run_dir)
+        return
+    inside = run_dir.is_relative_to(latest.parent)
+    # Replaced in one step: whoever reads the link meanwhile sees the old run or the new one.
+    new = latest.with_name(f".latest-{secrets.token_hex(4)}")
+    new.symlink_to(run_dir.relative_to(latest.parent) if inside else run_dir, target_is_directory=True)
+    os.replace(new, latest)
+
+
+def environment() -> dict[str, Any]:
+    """Describe what is needed to repeat a run: command, code, versions, host and devices."""
+    return {
+        "command": shlex.join([sys.executable, *sys.argv]),
+        "directory": str(Path.cwd()),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_diff": _git("diff", "HEAD"),
+        "python": platform.python_version(),
+        "versions": {package: version(package) for package in RECORDED_PACKAGES},
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "cpus": os.cpu_count(),
+        "devices": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())] or ["cpu"],
+    }
+
+
+def _git(*arguments: str) -> str | None:
+    """Ask git about the project; None without git or outside a repository of the project's own."""
+    command = ["git", "-C", str(PROJECT_ROOT), *arguments]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def write_json(path: Path, content: dict[str, Any]) -> None:
+    """Write a file that is either whole or absent, whenever the process is killed."""
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    unfinished.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(unfinished, path)

@@ -1,0 +1,192 @@
+"""One training run from top to bottom: fit, test the best checkpoint, export it, write down the result."""
+
+import logging
+import os
+import subprocess
+import sys
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import torch
+from hydra.core.hydra_config import HydraConfig
+from hydra.types import RunMode
+from hydra.utils import instantiate
+from lightning import Callback, Trainer, seed_everything
+from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
+from lightning.pytorch.loggers import CSVLogger, Logger
+from omegaconf import DictConfig, OmegaConf
+
+from .building import build, build_model
+from .callbacks.end_of_run import EndOfRun
+from .callbacks.throughput import Throughput
+from .configuration import RUN_DIR_VARIABLE, ConfigError
+from .console import quiet_libraries
+from .machine import fit_to_machine
+from .run_directory import open_run_directory, write_json
+
+log = logging.getLogger(__name__)
+
+
+def train(config: DictConfig) -> None:
+    started = perf_counter()
+    quiet_libraries()
+    run_dir = Path(HydraConfig.get().runtime.output_dir).absolute()
+    settled = fit_to_machine(config)
+    seed_everything(settled.seed, workers=True, verbose=False)
+
+    datamodule = build(settled.data)
+    datamodule.prepare_data()
+    datamodule.setup()
+    model = build_model(settled, datamodule.data_spec)
+    # The checkpoint carries what was asked: another machine settles `auto` for itself.
+    model.config = OmegaConf.to_container(config, resolve=True)
+
+    throughput = Throughput()
+    callbacks = build_callbacks(settled)
+    trainer = build_trainer(settled, run_dir, [throughput, *callbacks])
+    if HydraConfig.get().mode == RunMode.MULTIRUN and trainer.world_size > 1:
+        run_in_a_process_of_its_own(run_dir)
+        return
+    os.environ[RUN_DIR_VARIABLE] = str(run_dir)
+    if trainer.is_global_zero:
+        open_run_directory(run_dir)
+        OmegaConf.save(settled, run_dir / "config.yaml", resolve=True)
+        log.info("run directory: %s", run_dir)
+    trainer.loggers = build_loggers(settled, run_dir, model.config)
+
+    try:
+        fit(trainer, model, datamodule)
+        results = {
+            "run_dir": str(run_dir),
+            "seed": settled.seed,
+            "monitor": settled.monitor,
+            **best_checkpoint(trainer),
+            "metrics": plain_metrics(trainer),
+            "exports": [],
+            "errors": [],
+            "world_size": trainer.world_size,
+            "precision": trainer.precision,
+            "epochs": trainer.current_epoch,
+            "steps": trainer.global_step,
+            "train_samples_per_second": throughput.samples_per_second(),
+        }
+        if results["best_checkpoint"]:
+            best = torch.load(results["best_checkpoint"], map_location="cpu", weights_only=True)
+            model.load_state_dict(best["state_dict"])
+        if settled.test:
+            trainer.test(model, datamodule=datamodule, verbose=False)
+            results["metrics"] |= plain_metrics(trainer)
+        if trainer.is_global_zero:
+            finish(trainer, model, results)
+            results["duration_s"] = perf_counter() - started
+            write_json(run_dir / "results.json", results)
+            log.info(summary(results))
+    finally:
+        for logger in trainer.loggers:
+            # Only a wandb run stays open by itself, and a second job of this process would write into it.
+            getattr(logger, "close", lambda: None)()
+    if trainer.is_global_zero and results["errors"]:
+        sys.exit(1)
+
+
+def build_callbacks(config: DictConfig) -> list[Callback]:
+    """Build the named entries that are not `null`, less those that a switch of the trainer turns off."""
+    switches = {
+        Checkpoint: config.trainer.enable_checkpointing and not config.trainer.fast_dev_run,
+        ProgressBar: config.trainer.enable_progress_bar,
+        ModelSummary: config.trainer.enable_model_summary,
+    }
+    built = [build(entry) for entry in (config.get("callbacks") or {}).values() if entry is not None]
+    return [callback for callback in built if all(on for kind, on in switches.items() if isinstance(callback, kind))]
+
+
+def build_loggers(config: DictConfig, run_dir: Path, hyperparameters: dict[str, Any]) -> list[Logger]:
+    """Build the chosen loggers behind the CSV file, which is always written: metrics.csv in the run directory."""
+    entries = {} if config.trainer.fast_dev_run else config.get("logger") or {}
+    chosen = [build(entry, save_dir=str(run_dir)) for entry in entries.values() if entry]
+    for logger in chosen:
+        logger.log_hyperparams(hyperparameters)
+    # Empty names: the first logger's folder is where Lightning puts checkpoints/.
+    return [CSVLogger(run_dir, name="", version=""), *chosen]
+
+
+def build_trainer(config: DictConfig, run_dir: Path, callbacks: list[Callback]) -> Trainer:
+    arguments = instantiate(config.trainer, _convert_="all")
+    # Without the entry Lightning would add one of its own.
+    for kind, switch in {
+        Checkpoint: "enable_checkpointing",
+        ProgressBar: "enable_progress_bar",
+        ModelSummary: "enable_model_summary",
+    }.items():
+        arguments[switch] = any(isinstance(callback, kind) for callback in callbacks)
+    arguments["default_root_dir"] = arguments["default_root_dir"] or run_dir
+    try:
+        return Trainer(**arguments, callbacks=callbacks, logger=False)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"Lightning refuses these trainer settings: {error} See configs/trainer/default.yaml.") from error
+
+
+def run_in_a_process_of_its_own(run_dir: Path) -> None:
+    """Run one job of a grid by itself: several processes cannot share the process in which Hydra goes through a grid."""
+    overrides = HydraConfig.get().overrides.task
+    command = [sys.executable, sys.argv[0], *overrides, f"hydra.run.dir=${{oc.env:{RUN_DIR_VARIABLE}}}"]
+    done = subprocess.run(command, env={**os.environ, RUN_DIR_VARIABLE: str(run_dir)}, check=False)
+    if done.returncode:
+        sys.exit(done.returncode)
+
+
+def fit(trainer: Trainer, model: Any, datamodule: Any) -> None:
+    """Train; end the process with 130 after Ctrl-C and 143 after SIGTERM, as a shell does."""
+    try:
+        trainer.fit(model, datamodule=datamodule)
+    except SystemExit:
+        # Lightning ends an interrupted process with 1.
+        sys.exit(130 if trainer.interrupted else 1)
+    if trainer.received_sigterm:
+        sys.exit(143)
+
+
+def best_checkpoint(trainer: Trainer) -> dict[str, Any]:
+    """Give path and score of the first checkpoint entry, which is the one that monitors."""
+    callback: Any = trainer.checkpoint_callback
+    score = getattr(callback, "best_model_score", None)
+    return {
+        "best_score": None if score is None else score.item(),
+        "best_checkpoint": getattr(callback, "best_model_path", "") or None,
+    }
+
+
+def plain_metrics(trainer: Trainer) -> dict[str, float]:
+    return {name: value.item() for name, value in trainer.callback_metrics.items()}
+
+
+def finish(trainer: Trainer, model: Any, results: dict[str, Any]) -> None:
+    """Let the optional rooms add to a run that is complete without them; one that fails is recorded."""
+    for callback in trainer.callbacks:
+        if isinstance(callback, EndOfRun):
+            try:
+                callback.on_run_end(trainer, model, results)
+            except Exception as error:
+                log.exception("%s failed; the run itself is complete.", type(callback).__name__)
+                results["errors"].append(f"{type(callback).__name__}: {error}")
+
+
+def summary(results: dict[str, Any]) -> str:
+    """Say what was reached, where things are and what can be typed next."""
+    lines = [("run directory", results["run_dir"])]
+    metrics = results["metrics"]
+    for name in sorted(metrics, key=lambda name: (not name.startswith("test/"), name)):
+        if name.startswith(("test/", "val/")):
+            lines.append((name, f"{metrics[name]:.4f}"))
+    if results["best_checkpoint"]:
+        lines.append(("best checkpoint", f"{results['best_checkpoint']} ({results['monitor']} {results['best_score']:.4f})"))
+    for export in results["exports"]:
+        lines.append((f"export {export['format']}", export.get("error") or f"{export['path']}"))
+    speed = results["train_samples_per_second"]
+    lines.append(
+        ("training", f"{results['epochs']} epochs, {results['steps']} steps, {speed or 0:,.0f} samples/s, {results['precision']}")
+    )
+    lines.append(("duration", f"{results['duration_s']:.1f} s"))
+    width = max(len(name) for name, _ in lines)
+    return "\n" + "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
