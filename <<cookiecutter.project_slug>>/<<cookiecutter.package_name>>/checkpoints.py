@@ -48,10 +48,12 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             f"{file} lacks the run's configuration. A checkpoint written by this project's train.py is allowed. "
             "Try logs/latest."
         )
-    check_targets(content["config"])
+    # Loggers are never built from a checkpoint.
+    config = {key: value for key, value in content["config"].items() if key != "logger"}
+    check_targets(config)
     return Checkpoint(
         path=file,
-        config=OmegaConf.create(content["config"]),
+        config=OmegaConf.create(config),
         data_spec=DataSpec.from_dict(content["data_spec"]),
         state_dict=content["state_dict"],
     )

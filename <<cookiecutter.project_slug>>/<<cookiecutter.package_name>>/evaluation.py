@@ -33,7 +33,7 @@ def evaluate(request: DictConfig) -> None:
     quiet_libraries()
     output_dir = Path(HydraConfig.get().runtime.output_dir).absolute()
     checkpoint = read_checkpoint(request.checkpoint)
-    config = fit_to_machine(asked_of(checkpoint, request))
+    config = fit_to_machine(asked_of(checkpoint, request, own=("checkpoint", "split")))
     seed_everything(config.seed, workers=True, verbose=False)
 
     datamodule = build(config.data)
@@ -71,14 +71,17 @@ def evaluate(request: DictConfig) -> None:
     log.info("%s  (%d samples)\nresults in %s", figures, results["samples"], output_dir)
 
 
-def asked_of(checkpoint: Checkpoint, request: DictConfig) -> DictConfig:
+def asked_of(checkpoint: Checkpoint, request: DictConfig, own: tuple[str, ...]) -> DictConfig:
     """Lay the overrides of the command line over the checkpoint's own configuration.
+
+    Args:
+        own: keys of the command itself.
 
     Raises:
         ConfigError: an override names a key that the checkpoint's configuration lacks, or has the wrong type.
     """
     changes = OmegaConf.masked_copy(request, [key for key in request if key in checkpoint.config])
-    unknown = [key for key in request if key not in checkpoint.config and key not in ("checkpoint", "split")]
+    unknown = [key for key in request if key not in (*checkpoint.config, *own)]
     if unknown:
         raise ConfigError(
             f"{unknown[0]} is not part of the checkpoint's configuration. "

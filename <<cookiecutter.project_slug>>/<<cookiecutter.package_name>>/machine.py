@@ -18,6 +18,8 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
         if trainer.accelerator == "mps" and str(trainer.strategy).startswith("ddp"):
             trainer.accelerator = "cpu"
             log.info("strategy=%s does not run on Apple's GPU: using the CPU", trainer.strategy)
+    if str(trainer.devices) in ("auto", "-1"):
+        trainer.devices = torch.cuda.device_count() if trainer.accelerator in ("cuda", "gpu") else 1
     on_cpu = trainer.accelerator == "cpu"
     if trainer.precision == "16-mixed" and on_cpu:
         trainer.precision = "bf16-mixed"

@@ -28,6 +28,7 @@ PRESETS = ("debug", "experiment")
 
 def start(main: Callable[[], Any], config_name: str) -> None:
     """Check the command line, then run the door under Hydra."""
+    sys.argv[1:] = [switch_off(argument) for argument in sys.argv[1:]]
     arguments = get_args_parser().parse_args()
     shows_something = any((arguments.help, arguments.hydra_help, arguments.cfg, arguments.info))
     try:
@@ -44,12 +45,25 @@ def start(main: Callable[[], Any], config_name: str) -> None:
     main()
 
 
+def switch_off(argument: str) -> str:
+    """Write `export=null` the way Hydra takes it for a group; a group that a run cannot do without stays as it is."""
+    group = argument.removesuffix("=null")
+    return f"~{group}" if group != argument and group in _optional_groups() else argument
+
+
+def _optional_groups() -> set[str]:
+    page = yaml.safe_load((CONFIG_DIR / "train.yaml").read_text(encoding="utf-8"))
+    names = (name for entry in page["defaults"] if isinstance(entry, dict) for name in entry)
+    return {name.removeprefix("optional ") for name in names if name.startswith("optional ")}
+
+
 def _continue_in_the_run_directory() -> None:
     # Lightning starts the other ranks with this command line and a quoted path that some characters would break.
-    kept = [argument for argument in sys.argv[1:] if not argument.startswith(("hydra.run.dir=", "hydra.job.name="))]
-    sys.argv[1:] = [*kept, f"hydra.run.dir=${{oc.env:{RUN_DIR_VARIABLE}}}", "hydra.job.name=rank-${oc.env:LOCAL_RANK}"]
+    own = ("hydra.run.dir=", "hydra.job.name=")
+    kept = [argument for argument in sys.argv[1:] if not argument.startswith(own)]
     # One process speaks for all; the others are heard when something is wrong.
-    sys.argv += ["hydra.job_logging.handlers.console.level=WARNING"]
+    speak = "hydra.job_logging.root.level=WARNING"
+    sys.argv[1:] = [*kept, f"hydra.run.dir=${{oc.env:{RUN_DIR_VARIABLE}}}", speak]
 
 
 def add_to_checkpoint(config_name: str, arguments: list[str]) -> list[str]:
@@ -111,10 +125,15 @@ def check(config_name: str, overrides: list[str]) -> None:
             raise ConfigError(
                 f"resume={asked.resume} is not built yet: a run cannot be continued. Start a new run without resume=."
             )
+        for key in ("name", "run_id"):
+            # Both name a folder below logs/.
+            if not re.fullmatch(r"\w[\w. -]*", str(asked[key])):
+                raise ConfigError(
+                    f"{key} must consist of letters, digits, '-', '_' and '.', got {asked[key]}. Try {key}=trial-1."
+                )
         _refuse_existing_run(Path(asked.hydra.run.dir))
     else:
-        missing = OmegaConf.missing_keys(asked)
-        if "checkpoint" in missing:
+        if OmegaConf.is_missing(asked, "checkpoint"):
             raise ConfigError("No checkpoint was given. A run directory or a file is allowed. Try checkpoint=logs/latest.")
         find_checkpoint(asked.checkpoint)
 
@@ -155,9 +174,9 @@ def _choice_message(group: str, option: str, options: list[str]) -> str:
 def _number_for_a_group(error: ValueError, overrides: list[str]) -> str:
     for override in parse(overrides):
         folder = CONFIG_DIR / override.key_or_group
-        if folder.is_dir() and not isinstance(override.value(), str | list | None):
+        if folder.is_dir() and not isinstance(override.value(), str | list):
             options = [file.stem for file in folder.glob("*.yaml")]
-            return _choice_message(override.key_or_group, str(override.value()), options)
+            return _choice_message(override.key_or_group, written_value(override.value()), options)
     return f"{error}. `python train.py --help` lists what can be set."
 
 
@@ -179,7 +198,10 @@ def unknown_key_message(key: str, known: DictConfig) -> str:
         near = [by_last[name] for name in difflib.get_close_matches(last, list(by_last), 1)]
     if near:
         value = OmegaConf.select(known, near[0])
-        shown = "..." if isinstance(value, DictConfig) else written_value(value)
+        if isinstance(value, DictConfig):
+            files = sorted((CONFIG_DIR / near[0]).glob("*.yaml"))
+            value = files[0].stem if files else "null"
+        shown = written_value(value)
         return f"{key} does not exist. The nearest name is {near[0]}. Try {near[0]}={shown}."
     allowed = ", ".join(other.rpartition(".")[2] for other in neighbours) or ", ".join(k for k in keys if "." not in k)
     return f"{key} does not exist. Allowed here: {allowed}. Try python train.py --cfg job to see every key."

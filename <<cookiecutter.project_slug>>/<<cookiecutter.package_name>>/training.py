@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -174,19 +175,22 @@ def finish(trainer: Trainer, model: Any, results: dict[str, Any]) -> None:
 
 def summary(results: dict[str, Any]) -> str:
     """Say what was reached, where things are and what can be typed next."""
-    lines = [("run directory", results["run_dir"])]
-    metrics = results["metrics"]
-    for name in sorted(metrics, key=lambda name: (not name.startswith("test/"), name)):
-        if name.startswith(("test/", "val/")):
-            lines.append((name, f"{metrics[name]:.4f}"))
-    if results["best_checkpoint"]:
-        lines.append(("best checkpoint", f"{results['best_checkpoint']} ({results['monitor']} {results['best_score']:.4f})"))
-    for export in results["exports"]:
-        lines.append((f"export {export['format']}", export.get("error") or f"{export['path']}"))
+    metrics, run_dir = results["metrics"], results["run_dir"]
+    reached = {
+        stage: "  ".join(f"{name} {value:.4f}" for name, value in sorted(metrics.items()) if name.startswith(f"{stage}/"))
+        for stage in ("test", "val")
+    }
     speed = results["train_samples_per_second"]
-    lines.append(
-        ("training", f"{results['epochs']} epochs, {results['steps']} steps, {speed or 0:,.0f} samples/s, {results['precision']}")
-    )
-    lines.append(("duration", f"{results['duration_s']:.1f} s"))
-    width = max(len(name) for name, _ in lines)
-    return "\n" + "\n".join(f"{name:<{width}}  {text}" for name, text in lines)
+    lines = [(stage, text) for stage, text in reached.items() if text]
+    lines.append(("trained", f"{results['epochs']} epochs, {results['steps']} steps, {results['precision']}"))
+    lines.append(("speed", f"{speed or 0:,.0f} training samples/s, {results['duration_s']:.1f} s in all"))
+    lines.append(("run", run_dir))
+    if results["best_checkpoint"]:
+        score = f" ({results['monitor']} {results['best_score']:.4f})" if results["best_score"] is not None else ""
+        lines.append(("best", os.path.relpath(results["best_checkpoint"], run_dir) + score))
+        lines.append(("next", f"python eval.py checkpoint={shlex.quote(run_dir)}"))
+    for export in results["exports"]:
+        where = os.path.relpath(export["path"], run_dir)
+        lines.insert(-1, ("export", export.get("error") or f"{where} (differs by {export['max_difference']:.0e} at most)"))
+        lines.append(("", f"python predict.py {shlex.quote(export['path'])} IMAGES"))
+    return "\n" + "\n".join(f"{name:<8} {text}" for name, text in lines)

@@ -19,7 +19,7 @@ def export(request: DictConfig) -> None:
     quiet_libraries()
     check_formats(request.formats)
     checkpoint = read_checkpoint(request.checkpoint)
-    config = asked_of(checkpoint, request)
+    config = asked_of(checkpoint, request, own=("checkpoint", "formats", "output", "tolerance"))
     datamodule = build(config.data)
     datamodule.prepare_data()
     datamodule.setup()

@@ -10,7 +10,10 @@ import wandb
 from lightning.pytorch.loggers import WandbLogger as LightningWandbLogger
 from lightning.pytorch.utilities import rank_zero_only
 from wandb.errors import Error as WandbError
+from wandb.errors import UsageError
 from wandb.sdk.lib import wbauth
+
+from ..configuration import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -38,16 +41,24 @@ class WandbLogger(LightningWandbLogger):
     def _connect(self) -> None:
         if wandb.setup().settings._noop:
             return
-        if self._wandb_init["mode"] == "online":
+        while True:
+            mode = self._wandb_init["mode"]
             try:
-                log.info("wandb: %s", self.experiment.url)
-                return
-            except (WandbError, OSError, TimeoutError) as error:
+                run = self.experiment
+            except (WandbError, OSError) as error:
+                if mode == "offline" and isinstance(error, UsageError):
+                    raise ConfigError(f"wandb refuses these settings: {error}. Try logger=csv.") from error
+                # A run is worth more than its log: online gives way to offline, offline to none.
+                self._wandb_init["mode"] = {"online": "offline", "offline": "disabled"}[mode]
+                log.warning("wandb: %s failed (%s): %s", mode, str(error).splitlines()[0], self._wandb_init["mode"])
                 wandb.teardown()
-                log.warning("wandb: the server did not answer (%s)", str(error).splitlines()[0])
-        self._wandb_init["mode"] = "offline"
-        folder = Path(self.experiment.dir).parent
-        log.info("wandb: logging offline. Upload later: wandb sync %s", shlex.quote(str(folder)))
+                continue
+            if mode == "online":
+                log.info("wandb: %s", run.url)
+            elif mode == "offline":
+                folder = shlex.quote(str(Path(run.dir).parent))
+                log.info("wandb: logging offline. Upload later: wandb sync %s", folder)
+            return
 
     @rank_zero_only
     def close(self) -> None:
