@@ -1,7 +1,6 @@
 """Classify images: python predict.py logs/latest/export/model.onnx FILE_OR_FOLDER... [--top-k 3]."""
 
 import argparse
-import sys
 from pathlib import Path
 
 from << cookiecutter.package_name >>.configuration import exit_codes

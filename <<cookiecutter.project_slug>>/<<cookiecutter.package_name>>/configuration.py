@@ -11,9 +11,9 @@ import sys
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 PROJECT_ROOT = Path(__file__).resolve().parents[1]
 CONFIG_DIR = PROJECT_ROOT / "configs"
@@ -79,13 +79,15 @@ def beside_checkpoint(checkpoint: str, folder: str) -> str:
     return str(run_of_checkpoint(checkpoint) / folder)
 
 
-for _name, _resolver in {
-    "new_run_id": new_run_id,
-    "project_root": lambda: str(PROJECT_ROOT),
-    "run_dir": run_dir,
-    "beside_checkpoint": beside_checkpoint,
-}.items():
-    OmegaConf.register_new_resolver(_name, _resolver, replace=True)
+OmegaConf.register_new_resolver("new_run_id", new_run_id, replace=True)
+OmegaConf.register_new_resolver("project_root", lambda: str(PROJECT_ROOT), replace=True)
+OmegaConf.register_new_resolver("run_dir", run_dir, replace=True)
+OmegaConf.register_new_resolver("beside_checkpoint", beside_checkpoint, replace=True)
+
+
+def plain(config: DictConfig, resolve: bool = True) -> dict[str, Any]:
+    """Give a configuration as nested dicts and lists, which a weights-only checkpoint can hold."""
+    return cast(dict[str, Any], OmegaConf.to_container(config, resolve=resolve))
 
 
 def exit_codes(task: Callable[..., Any]) -> Callable[..., Any]:

@@ -4,7 +4,7 @@ import csv
 import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hydra.core.hydra_config import HydraConfig
 from lightning import Callback, LightningModule, Trainer, seed_everything
@@ -16,7 +16,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 
 from .building import build
 from .checkpoints import Checkpoint, read_checkpoint
-from .configuration import RUN_DIR_VARIABLE, ConfigError
+from .configuration import RUN_DIR_VARIABLE, ConfigError, plain
 from .console import quiet_libraries
 from .machine import fit_to_machine
 from .request import compare
@@ -24,12 +24,8 @@ from .run_directory import write_json
 
 log = logging.getLogger(__name__)
 
-SPLITS = ("train", "val", "test")
-
 
 def evaluate(request: DictConfig) -> None:
-    if request.split not in SPLITS:
-        raise ConfigError(f"split={request.split} does not exist. Allowed: {', '.join(SPLITS)}. Try split=test.")
     quiet_libraries()
     output_dir = Path(HydraConfig.get().runtime.output_dir).absolute()
     checkpoint = read_checkpoint(request.checkpoint)
@@ -80,22 +76,23 @@ def asked_of(checkpoint: Checkpoint, request: DictConfig, own: tuple[str, ...]) 
     Raises:
         ConfigError: an override names a key that the checkpoint's configuration lacks, or has the wrong type.
     """
-    changes = OmegaConf.masked_copy(request, [key for key in request if key in checkpoint.config])
-    unknown = [key for key in request if key not in (*checkpoint.config, *own)]
-    if unknown:
-        raise ConfigError(
-            f"{unknown[0]} is not part of the checkpoint's configuration. "
-            f"Allowed: {', '.join(sorted(map(str, checkpoint.config)))}. Try data.batch_size=32."
-        )
-    compare(changes, checkpoint.config)
-    return OmegaConf.merge(checkpoint.config, changes)
+    changes = {key: value for key, value in plain(request).items() if key not in own}
+    compare(changes, plain(checkpoint.config), additions=False)
+    return cast(DictConfig, OmegaConf.merge(checkpoint.config, changes))
 
 
 def build_evaluator(config: DictConfig, output_dir: Path, callbacks: list[Callback]) -> Trainer:
     """Build a trainer that only evaluates: of the run's own settings, those that shape evaluation."""
     kept = ("accelerator", "devices", "num_nodes", "strategy", "precision", "limit_test_batches", "inference_mode")
     arguments = {key: config.trainer[key] for key in (*kept, "deterministic", "use_distributed_sampler")}
-    return Trainer(**arguments, callbacks=callbacks, logger=False, default_root_dir=output_dir, enable_model_summary=False, enable_checkpointing=False)
+    return Trainer(
+        **arguments,
+        callbacks=callbacks,
+        logger=False,
+        default_root_dir=output_dir,
+        enable_model_summary=False,
+        enable_checkpointing=False,
+    )
 
 
 class Confusion(Callback):
@@ -109,7 +106,13 @@ class Confusion(Callback):
         self.metric.to(pl_module.device)
 
     def on_test_batch_end(
-        self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int, dataloader_idx: int = 0
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+        dataloader_idx: int = 0,
     ) -> None:
         self.metric.update(outputs, batch[1])
 

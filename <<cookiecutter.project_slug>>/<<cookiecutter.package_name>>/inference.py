@@ -52,7 +52,9 @@ def load_classifier(model: str) -> Classifier:
         try:
             return OnnxClassifier(path)
         except ValueError as error:
-            raise ConfigError(f"{path} cannot be used: {error}. An ONNX file written by export.py is allowed.") from error
+            raise ConfigError(
+                f"{path} cannot be used: {error}. An ONNX file written by export.py is allowed."
+            ) from error
     if path.is_dir() or (path.suffix == ".ckpt" and path.is_file()):
         return CheckpointClassifier(find_checkpoint(path))
     found = "is of another kind" if path.exists() else "does not exist"
@@ -95,16 +97,22 @@ def predict(model: str, inputs: list[str], output: Path, top_k: int, batch_size:
     for name, value in {"--top-k": top_k, "--batch-size": batch_size}.items():
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}. Try {name} 1.")
+    if not output.parent.is_dir():
+        raise ConfigError(f"The folder {output.parent} does not exist. Try --output predictions.csv.")
     paths = find_images(inputs)
     classifier = load_classifier(model)
     class_names = classifier.data_spec["class_names"]
     columns = range(1, min(top_k, len(class_names)) + 1)
     header = ["path", *(name if k == 1 else f"{name}_{k}" for k in columns for name in ("label", "confidence"))]
     rows: list[list[Any]] = []
-    for batch_paths, images in track(_batches(paths, classifier.data_spec, batch_size), "classifying", -(-len(paths) // batch_size)):
+    for batch_paths, images in track(
+        _batches(paths, classifier.data_spec, batch_size), "classifying", -(-len(paths) // batch_size)
+    ):
         for path, probabilities in zip(batch_paths, classifier(images), strict=True):
             best = np.argsort(-probabilities, kind="stable")[: len(columns)]
-            rows.append([str(path), *(cell for index in best for cell in (class_names[index], f"{probabilities[index]:.6f}"))])
+            rows.append(
+                [str(path), *(cell for index in best for cell in (class_names[index], f"{probabilities[index]:.6f}"))]
+            )
     try:
         with output.open("w", newline="", encoding="utf-8") as file:
             csv.writer(file).writerows([header, *rows])

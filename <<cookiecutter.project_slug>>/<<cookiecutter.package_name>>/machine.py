@@ -5,12 +5,14 @@ import logging
 import torch
 from omegaconf import DictConfig, OmegaConf
 
+from .configuration import plain
+
 log = logging.getLogger(__name__)
 
 
 def fit_to_machine(config: DictConfig) -> DictConfig:
     """Give a copy of the configuration in which nothing depends on the machine any more; log each decision."""
-    settled = OmegaConf.create(OmegaConf.to_container(config, resolve=True))
+    settled: DictConfig = OmegaConf.create(plain(config))
     trainer = settled.trainer
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     if trainer.accelerator == "auto":

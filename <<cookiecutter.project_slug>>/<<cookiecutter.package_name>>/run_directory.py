@@ -49,7 +49,7 @@ def _link_latest(run_dir: Path) -> None:
     # Replaced in one step: whoever reads the link meanwhile sees the old run or the new one.
     new = latest.with_name(f".latest-{secrets.token_hex(4)}")
     new.symlink_to(run_dir.relative_to(latest.parent) if inside else run_dir, target_is_directory=True)
-    os.replace(new, latest)
+    new.replace(latest)
 
 
 def environment() -> dict[str, Any]:
@@ -83,4 +83,4 @@ def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a file that is either whole or absent, whenever the process is killed."""
     unfinished = path.with_name(f".{path.name}.unfinished")
     unfinished.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(unfinished, path)
+    unfinished.replace(path)

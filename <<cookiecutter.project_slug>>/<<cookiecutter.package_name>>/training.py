@@ -21,7 +21,7 @@ from omegaconf import DictConfig, OmegaConf
 from .building import build, build_model
 from .callbacks.end_of_run import EndOfRun
 from .callbacks.throughput import Throughput
-from .configuration import RUN_DIR_VARIABLE, ConfigError
+from .configuration import RUN_DIR_VARIABLE, ConfigError, plain
 from .console import quiet_libraries
 from .machine import fit_to_machine
 from .run_directory import open_run_directory, write_json
@@ -41,7 +41,7 @@ def train(config: DictConfig) -> None:
     datamodule.setup()
     model = build_model(settled, datamodule.data_spec)
     # The checkpoint carries what was asked: another machine settles `auto` for itself.
-    model.config = OmegaConf.to_container(config, resolve=True)
+    model.config = plain(config)
 
     throughput = Throughput()
     callbacks = build_callbacks(settled)
@@ -79,7 +79,7 @@ def train(config: DictConfig) -> None:
             trainer.test(model, datamodule=datamodule, verbose=False)
             results["metrics"] |= plain_metrics(trainer)
         if trainer.is_global_zero:
-            finish(trainer, model, results)
+            finish(model, datamodule, callbacks, results)
             results["duration_s"] = perf_counter() - started
             write_json(run_dir / "results.json", results)
             log.info(summary(results))
@@ -125,11 +125,13 @@ def build_trainer(config: DictConfig, run_dir: Path, callbacks: list[Callback]) 
     try:
         return Trainer(**arguments, callbacks=callbacks, logger=False)
     except (TypeError, ValueError) as error:
-        raise ConfigError(f"Lightning refuses these trainer settings: {error} See configs/trainer/default.yaml.") from error
+        raise ConfigError(
+            f"Lightning refuses these trainer settings: {error} See configs/trainer/default.yaml."
+        ) from error
 
 
 def run_in_a_process_of_its_own(run_dir: Path) -> None:
-    """Run one job of a grid by itself: several processes cannot share the process in which Hydra goes through a grid."""
+    """Run a job of a grid by itself: its ranks cannot share the process in which Hydra goes through the grid."""
     overrides = HydraConfig.get().overrides.task
     command = [sys.executable, sys.argv[0], *overrides, f"hydra.run.dir=${{oc.env:{RUN_DIR_VARIABLE}}}"]
     done = subprocess.run(command, env={**os.environ, RUN_DIR_VARIABLE: str(run_dir)}, check=False)
@@ -162,12 +164,12 @@ def plain_metrics(trainer: Trainer) -> dict[str, float]:
     return {name: value.item() for name, value in trainer.callback_metrics.items()}
 
 
-def finish(trainer: Trainer, model: Any, results: dict[str, Any]) -> None:
+def finish(model: Any, datamodule: Any, callbacks: list[Callback], results: dict[str, Any]) -> None:
     """Let the optional rooms add to a run that is complete without them; one that fails is recorded."""
-    for callback in trainer.callbacks:
+    for callback in callbacks:
         if isinstance(callback, EndOfRun):
             try:
-                callback.on_run_end(trainer, model, results)
+                callback.on_run_end(model, datamodule, results)
             except Exception as error:
                 log.exception("%s failed; the run itself is complete.", type(callback).__name__)
                 results["errors"].append(f"{type(callback).__name__}: {error}")
@@ -177,7 +179,9 @@ def summary(results: dict[str, Any]) -> str:
     """Say what was reached, where things are and what can be typed next."""
     metrics, run_dir = results["metrics"], results["run_dir"]
     reached = {
-        stage: "  ".join(f"{name} {value:.4f}" for name, value in sorted(metrics.items()) if name.startswith(f"{stage}/"))
+        stage: "  ".join(
+            f"{name} {value:.4f}" for name, value in sorted(metrics.items()) if name.startswith(f"{stage}/")
+        )
         for stage in ("test", "val")
     }
     speed = results["train_samples_per_second"]
@@ -191,6 +195,8 @@ def summary(results: dict[str, Any]) -> str:
         lines.append(("next", f"python eval.py checkpoint={shlex.quote(run_dir)}"))
     for export in results["exports"]:
         where = os.path.relpath(export["path"], run_dir)
-        lines.insert(-1, ("export", export.get("error") or f"{where} (differs by {export['max_difference']:.0e} at most)"))
+        lines.insert(
+            -1, ("export", export.get("error") or f"{where} (differs by {export['max_difference']:.0e} at most)")
+        )
         lines.append(("", f"python predict.py {shlex.quote(export['path'])} IMAGES"))
     return "\n" + "\n".join(f"{name:<8} {text}" for name, text in lines)

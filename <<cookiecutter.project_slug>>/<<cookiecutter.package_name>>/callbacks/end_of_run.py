@@ -2,9 +2,11 @@
 
 from typing import Any
 
-from lightning import Callback, LightningModule, Trainer
+from lightning import Callback, LightningDataModule
+
+from ..models.image_classifier import ImageClassifier
 
 
 class EndOfRun(Callback):
-    def on_run_end(self, trainer: Trainer, model: LightningModule, results: dict[str, Any]) -> None:
+    def on_run_end(self, model: ImageClassifier, datamodule: LightningDataModule, results: dict[str, Any]) -> None:
         """Add to the run's results. Called on rank 0 with the best weights in the model."""

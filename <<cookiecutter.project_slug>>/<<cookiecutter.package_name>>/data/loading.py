@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from lightning import Trainer
@@ -69,11 +70,11 @@ class SharedBatches(Sampler[list[int]]):
         if self.train:
             generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
             order = torch.randperm(self.length, generator=generator)
-        for batch in order.split(self.batch_size)[: len(self)]:
+        for batch in torch.split(order, self.batch_size)[: len(self)]:
             yield batch[self.rank :: self.world_size].tolist()
 
 
-def keep_batch(batch: Batch) -> Batch:
+def keep_batch(batch: Any) -> Any:
     """Collate nothing: the dataset served a whole batch."""
     return batch
 

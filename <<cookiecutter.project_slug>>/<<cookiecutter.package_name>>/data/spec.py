@@ -31,4 +31,7 @@ class DataSpec:
 
     @classmethod
     def from_dict(cls, plain: dict[str, Any]) -> "DataSpec":
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()})
+        fields: dict[str, Any] = {
+            key: tuple(value) if isinstance(value, list) else value for key, value in plain.items()
+        }
+        return cls(**fields)

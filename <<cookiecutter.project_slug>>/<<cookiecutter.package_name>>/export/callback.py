@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from lightning import Trainer
+from lightning import LightningDataModule
 
 from ..callbacks.end_of_run import EndOfRun
+from ..models.image_classifier import ImageClassifier
 from .parity import check_formats, export_model
 
 
@@ -15,8 +16,8 @@ class ExportModel(EndOfRun):
         self.formats = formats
         self.tolerance = tolerance
 
-    def on_run_end(self, trainer: Trainer, model: Any, results: dict[str, Any]) -> None:
-        images, _ = next(iter(trainer.datamodule.val_dataloader()))
+    def on_run_end(self, model: ImageClassifier, datamodule: LightningDataModule, results: dict[str, Any]) -> None:
+        images, _ = next(iter(datamodule.val_dataloader()))
         output = Path(results["run_dir"]) / "export"
         for record in export_model(model, images, self.formats, output, self.tolerance):
             results["exports"].append({**record, "path": str(output / record["path"])})

@@ -37,7 +37,8 @@ def write(model: "nn.Module", data_spec: dict[str, Any], metadata: dict[str, Any
         # The exporter leaves stack traces with this machine's paths.
         del node.metadata_props[:]
     onnx.helper.set_model_props(
-        proto, {"data_spec": json.dumps(data_spec, ensure_ascii=False), "metadata": json.dumps(metadata, ensure_ascii=False)}
+        proto,
+        {"data_spec": json.dumps(data_spec, ensure_ascii=False), "metadata": json.dumps(metadata, ensure_ascii=False)},
     )
     onnx.save(proto, path)
 

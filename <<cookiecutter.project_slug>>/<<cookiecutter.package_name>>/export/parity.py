@@ -53,8 +53,8 @@ def export_model(
         tolerance: largest difference of a probability.
 
     Returns:
-        for each format `format`, `path` in `output`, `max_difference`, `label_agreement`, and `error` where it failed; the same
-        stands in `export.json`.
+        for each format `format`, `path` in `output`, `max_difference`, `label_agreement`, and `error` where it failed;
+        the same stands in `export.json`.
     """
     deployed = Deployed(model).float().cpu().eval()
     data_spec = model.data_spec.to_dict()
@@ -70,7 +70,9 @@ def export_model(
             format_module.write(deployed, data_spec, metadata, unfinished)
             record |= measure_parity(deployed, run(unfinished), images.cpu())
             if record["max_difference"] > tolerance or not np.isfinite(record["max_difference"]):
-                record["error"] = f"differs from the checkpoint by {record['max_difference']:.2g}, allowed {tolerance:g}"
+                record["error"] = (
+                    f"differs from the checkpoint by {record['max_difference']:.2g}, allowed {tolerance:g}"
+                )
             unfinished.replace(path)
         except Exception as error:
             log.exception("Export to %s failed.", name)

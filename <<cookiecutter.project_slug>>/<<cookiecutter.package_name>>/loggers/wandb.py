@@ -73,7 +73,9 @@ def has_credentials() -> bool:
     if settings._offline or settings._noop:
         return False
     try:
-        session = wbauth.authenticate_session(host=settings.base_url, source="train.py", prompt=False, update_session=False)
+        session = wbauth.authenticate_session(
+            host=settings.base_url, source="train.py", prompt=False, update_session=False
+        )
     except wandb.errors.AuthenticationError as error:
         log.warning("wandb: the credentials on this machine are not valid (%s)", error)
         return False

@@ -1,13 +1,13 @@
 """The LightningModule behind every network: preprocessing, loss, metrics, optimizer and schedule."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
+from torchmetrics import MeanMetric, Metric
 from torchmetrics.classification import MulticlassAccuracy
 
 from ..configuration import ConfigError
@@ -52,11 +52,12 @@ class ImageClassifier(LightningModule):
 
     def forward(self, image: Tensor) -> Tensor:
         """Give logits (N, classes) of uint8 images (N, C, H, W)."""
-        return self.net(self.preprocess(image))
+        logits: Tensor = self.net(self.preprocess(image))
+        return logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         loss, _ = self._step("train", batch)
-        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:
+        if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self.log("train/loss_step", loss)
         return loss
 
@@ -78,16 +79,21 @@ class ImageClassifier(LightningModule):
 
     def _step(self, stage: str, batch: Batch) -> tuple[Tensor, Tensor]:
         image, label = batch
-        # Logits of half precision lose digits in the sum of exponentials.
-        logits = self(image).float()
+        logits = self(image)
+        if logits.dtype.itemsize < 4:
+            # Half precision loses digits in the sum of exponentials.
+            logits = logits.float()
         loss: Tensor = self.loss(logits, label)
-        self.metrics[f"{stage}_loss"].update(loss.detach(), weight=len(label))
-        self.metrics[f"{stage}_acc"].update(logits.detach(), label)
+        self._metric(f"{stage}_loss").update(loss.detach(), weight=len(label))
+        self._metric(f"{stage}_acc").update(logits.detach(), label)
         return loss, logits
 
     def _log(self, stage: str) -> None:
         for name in ("loss", "acc"):
-            self.log(f"{stage}/{name}", self.metrics[f"{stage}_{name}"], prog_bar=True)
+            self.log(f"{stage}/{name}", self._metric(f"{stage}_{name}"), prog_bar=True)
+
+    def _metric(self, name: str) -> Metric:
+        return cast(Metric, self.metrics[name])
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         total_steps = self.trainer.estimated_stepping_batches

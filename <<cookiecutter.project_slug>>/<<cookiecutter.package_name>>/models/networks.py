@@ -34,7 +34,8 @@ class CNN(nn.Module):
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(channels, data_spec.num_classes))
 
     def forward(self, image: Tensor) -> Tensor:
-        return self.head(self.features(image).mean(dim=(2, 3)))
+        logits: Tensor = self.head(self.features(image).mean(dim=(2, 3)))
+        return logits
 
 
 def _convolution(channels: int, width: int) -> list[nn.Module]:
