@@ -32,8 +32,8 @@ MARKER = ".installed"
 # Variables that send an installation, or the imports of a new environment, somewhere else.
 STRAY = {"CONDA_PREFIX", "PIP_PREFIX", "PIP_REQUIRE_VIRTUALENV", "PIP_TARGET", "PYTHONHOME", "PYTHONPATH"}
 STRAY |= {"UV_PROJECT_ENVIRONMENT", "UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET", "VIRTUAL_ENV"}
-# An unreachable index is given up within a minute. Values of the user's own win.
-PATIENCE = {"PIP_RETRIES": "2", "PIP_TIMEOUT": "15", "UV_HTTP_RETRIES": "2", "UV_HTTP_TIMEOUT": "15"}
+# An index that does not answer is given up after two tries: within a minute, whatever the machine's own settings.
+TIMEOUT, RETRIES = "15", "1"
 BY_HAND = ["python3 -m venv .venv", "source .venv/bin/activate", "python -m pip install -r requirements.lock"]
 
 
@@ -64,7 +64,7 @@ def main() -> int:
     except StepFailed as error:
         failure = error
     except (OSError, KeyboardInterrupt) as error:
-        failure = StepFailed(f"The set-up was stopped by {error!r}")
+        failure = StepFailed(f"The set-up was stopped: {error or 'interrupted'}")
     notes = make_repository(project) if ANSWERS["git_init"] else []
     print(*report(project, python, failure, figures, notes), sep="\n")
     return 1 if failure and os.environ.get("SCAFFOLD_STRICT") == "1" else 0
@@ -178,14 +178,15 @@ def build_environment(project: Path) -> str:
     if not base:
         wanted = f"Python {', '.join(PYTHONS)} with `venv` and `ensurepip` (Debian: apt install python3-venv), or uv"
         raise StepFailed(f"The environment needs {wanted}, on the PATH")
-    commands = [[base, "-m", "venv", ".venv"], [python, "-m", "pip", "install", "-r", "requirements.lock"]]
+    install = [python, "-m", "pip", "install", "--timeout", TIMEOUT, "--retries", RETRIES, "-r", "requirements.lock"]
+    commands = [[base, "-m", "venv", ".venv"], install]
     if uv:
         install = [uv, "pip", "install", "--python", python, "--compile-bytecode", "-r", "requirements.lock"]
         commands = [[uv, "venv", "--python", base, ".venv"], install]
     print(f"Installing requirements.lock into {venv} with {'uv' if uv else 'pip'}. This takes minutes ...")
     try:
         for command in commands:
-            run_step("The environment", command, setup_variables(), log, SETUP_SECONDS, show=True)
+            run_step("The installation", command, setup_variables(), log, SETUP_SECONDS, show=True)
         (venv / MARKER).write_text(digest)
     except BaseException as error:
         remove(venv)
@@ -209,7 +210,8 @@ def find_python(modules: str) -> str | None:
 
 def setup_variables() -> dict[str, str]:
     """Return the variables for an installation: into this environment, soon given up, without a question."""
-    variables = {**PATIENCE, **os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_USER": "0"}
+    variables = {**os.environ, "PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_USER": "0"}
+    variables |= {"UV_HTTP_TIMEOUT": TIMEOUT, "UV_HTTP_RETRIES": RETRIES}
     if not os.access(Path("~").expanduser(), os.W_OK):
         variables["UV_NO_CACHE"] = "1"
     return {key: value for key, value in variables.items() if key not in STRAY}
