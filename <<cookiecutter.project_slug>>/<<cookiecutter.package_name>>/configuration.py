@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import secrets
+import shlex
 import sys
 from collections.abc import Callable
 from datetime import datetime
@@ -83,6 +84,12 @@ OmegaConf.register_new_resolver("new_run_id", new_run_id, replace=True)
 OmegaConf.register_new_resolver("project_root", lambda: str(PROJECT_ROOT), replace=True)
 OmegaConf.register_new_resolver("run_dir", run_dir, replace=True)
 OmegaConf.register_new_resolver("beside_checkpoint", beside_checkpoint, replace=True)
+
+
+def shown(path: str | Path) -> str:
+    """Write a path for a command to copy: relative where it lies below the working directory, quoted where needed."""
+    path = Path(path)
+    return shlex.quote(str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path))
 
 
 def plain(config: DictConfig, resolve: bool = True) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 
 from .building import build
 from .checkpoints import Checkpoint, read_checkpoint
-from .configuration import RUN_DIR_VARIABLE, ConfigError, plain
+from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
 from .console import quiet_libraries
 from .machine import fit_to_machine
 from .request import compare
@@ -64,7 +64,7 @@ def evaluate(request: DictConfig) -> None:
     write_confusion(confusion.matrix, checkpoint.data_spec.class_names, output_dir)
     write_classes(confusion.matrix, checkpoint.data_spec.class_names, output_dir)
     figures = "  ".join(f"{name} {value:.4f}" for name, value in results["metrics"].items())
-    log.info("%s  (%d samples)\nresults in %s", figures, results["samples"], output_dir)
+    log.info("%s  (%d samples)\nresults in %s", figures, results["samples"], shown(output_dir))
 
 
 def asked_of(checkpoint: Checkpoint, request: DictConfig, own: tuple[str, ...]) -> DictConfig:

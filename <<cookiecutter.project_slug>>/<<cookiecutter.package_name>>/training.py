@@ -2,7 +2,6 @@
 
 import logging
 import os
-import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -21,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from .building import build, build_model
 from .callbacks.end_of_run import EndOfRun
 from .callbacks.throughput import Throughput
-from .configuration import RUN_DIR_VARIABLE, ConfigError, plain
+from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
 from .console import quiet_libraries
 from .machine import fit_to_machine
 from .run_directory import open_run_directory, write_json
@@ -53,7 +52,7 @@ def train(config: DictConfig) -> None:
     if trainer.is_global_zero:
         open_run_directory(run_dir)
         OmegaConf.save(settled, run_dir / "config.yaml", resolve=True)
-        log.info("run directory: %s", run_dir)
+        log.info("run directory: %s", shown(run_dir))
     trainer.loggers = build_loggers(settled, run_dir, model.config)
 
     try:
@@ -177,26 +176,27 @@ def finish(model: Any, datamodule: Any, callbacks: list[Callback], results: dict
 
 def summary(results: dict[str, Any]) -> str:
     """Say what was reached, where things are and what can be typed next."""
-    metrics, run_dir = results["metrics"], results["run_dir"]
-    reached = {
-        stage: "  ".join(
-            f"{name} {value:.4f}" for name, value in sorted(metrics.items()) if name.startswith(f"{stage}/")
-        )
-        for stage in ("test", "val")
-    }
-    speed = results["train_samples_per_second"]
-    lines = [(stage, text) for stage, text in reached.items() if text]
+    metrics, speed = results["metrics"], results["train_samples_per_second"] or 0
+    lines = []
+    for stage in ("test", "val"):
+        reached = [f"{name} {value:.4f}" for name, value in sorted(metrics.items()) if name.startswith(f"{stage}/")]
+        if reached:
+            lines.append((stage, "  ".join(reached)))
     lines.append(("trained", f"{results['epochs']} epochs, {results['steps']} steps, {results['precision']}"))
-    lines.append(("speed", f"{speed or 0:,.0f} training samples/s, {results['duration_s']:.1f} s in all"))
-    lines.append(("run", run_dir))
+    lines.append(("speed", f"{speed:,.0f} training samples/s, {results['duration_s']:.1f} s in all"))
+    lines.append(("run", shown(results["run_dir"])))
     if results["best_checkpoint"]:
         score = f" ({results['monitor']} {results['best_score']:.4f})" if results["best_score"] is not None else ""
-        lines.append(("best", os.path.relpath(results["best_checkpoint"], run_dir) + score))
-        lines.append(("next", f"python eval.py checkpoint={shlex.quote(run_dir)}"))
+        lines.append(("best", shown(results["best_checkpoint"]) + score))
+        commands = [f"python eval.py checkpoint={shown(results['run_dir'])}"]
+    else:
+        commands = []
     for export in results["exports"]:
-        where = os.path.relpath(export["path"], run_dir)
-        lines.insert(
-            -1, ("export", export.get("error") or f"{where} (differs by {export['max_difference']:.0e} at most)")
+        failed = export.get("error")
+        lines.append(
+            ("export", failed or f"{shown(export['path'])} (differs by {export['max_difference']:.0e} at most)")
         )
-        lines.append(("", f"python predict.py {shlex.quote(export['path'])} IMAGES"))
+        if not failed:
+            commands.append(f"python predict.py {shown(export['path'])} IMAGES")
+    lines += [("next" if number == 0 else "", command) for number, command in enumerate(commands)]
     return "\n" + "\n".join(f"{name:<8} {text}" for name, text in lines)

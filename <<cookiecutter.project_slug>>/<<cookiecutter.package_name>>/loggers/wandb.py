@@ -1,7 +1,6 @@
 """Weights & Biases without surprises: never asks, never hangs, never ends a run (configs/logger/wandb.yaml)."""
 
 import logging
-import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ from wandb.errors import Error as WandbError
 from wandb.errors import UsageError
 from wandb.sdk.lib import wbauth
 
-from ..configuration import ConfigError
+from ..configuration import ConfigError, shown
 
 log = logging.getLogger(__name__)
 
@@ -56,8 +55,7 @@ class WandbLogger(LightningWandbLogger):
             if mode == "online":
                 log.info("wandb: %s", run.url)
             elif mode == "offline":
-                folder = shlex.quote(str(Path(run.dir).parent))
-                log.info("wandb: logging offline. Upload later: wandb sync %s", folder)
+                log.info("wandb: logging offline. Upload later: wandb sync %s", shown(Path(run.dir).parent))
             return
 
     @rank_zero_only
