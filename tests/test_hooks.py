@@ -15,8 +15,11 @@ import pytest
 from conftest import PROJECT, ROOT
 from cookiecutter.exceptions import FailedHookException
 
-SLEEPS = "import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)']); "
-SLEEPS += "print('started', flush=True); time.sleep(60)"
+# Starts a child that does not listen to SIGTERM, as a worker process may not.
+DEAF = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('started', flush=True); time.sleep(60)"
+)
+SLEEPS = f"import subprocess, sys, time; subprocess.Popen([sys.executable, '-c', {DEAF!r}]); time.sleep(60)"
 
 
 def files(folder: Path) -> set[str]:

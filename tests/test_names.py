@@ -209,7 +209,7 @@ def test_any_allowed_text_survives_quoting(text):
     quoted = answer(description=text)["cookiecutter"]["__description_quoted"]
     assert tomllib.loads(f"x = {quoted}")["x"] == text
     assert yaml.safe_load(f"x: {quoted}")["x"] == text
-    assert ast.literal_eval(quoted) == text
+    assert ast.literal_eval(quoted) == json.loads(quoted) == text
 
 
 @pytest.mark.parametrize(

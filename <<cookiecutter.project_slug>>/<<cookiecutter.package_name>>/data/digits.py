@@ -1,6 +1,7 @@
 """Handwritten digits that ship inside scikit-learn (configs/data/digits.yaml): real data without a download.
 
-`python -m << cookiecutter.package_name >>.data.digits DIR` writes a few of them as image files to predict on.
+`python -m << cookiecutter.package_name >>.data.digits DIR`
+writes a few of them as image files to predict on.
 """
 
 import sys
