@@ -58,8 +58,9 @@ def test_signing_hooks_and_personal_ignore_lists_do_not_disturb_the_commit(make_
     home = Path(os.environ["HOME"])
     hooks = home / "hooks"
     hooks.mkdir()
-    (hooks / "pre-commit").write_text("#!/bin/sh\nexit 1\n")
-    (hooks / "pre-commit").chmod(0o755)
+    for name in ("pre-commit", "prepare-commit-msg"):
+        (hooks / name).write_text("#!/bin/sh\nexit 1\n")
+        (hooks / name).chmod(0o755)
     (home / "ignore").write_text("configs/\n")
     for key, value in {
         "commit.gpgsign": "true",
