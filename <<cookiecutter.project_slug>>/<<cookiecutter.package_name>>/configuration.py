@@ -49,7 +49,8 @@ def is_child_process() -> bool:
 
 
 def run_dir(name: str, run_id: str) -> str:
-    return os.environ[RUN_DIR_VARIABLE] if is_child_process() else str(PROJECT_ROOT / "logs" / name / run_id)
+    # A name of digits only is read as a number.
+    return os.environ[RUN_DIR_VARIABLE] if is_child_process() else str(PROJECT_ROOT / "logs" / str(name) / str(run_id))
 
 
 def run_of_checkpoint(checkpoint: str | Path) -> Path:
