@@ -314,7 +314,8 @@ def next_steps(project: Path, python: str | None) -> list[str]:
     start, interpreter = Path(os.environ.get("PWD", "/")), "python"
     steps = [f"cd {shlex.quote(str(project.relative_to(start) if start in project.parents else project))}"]
     if ANSWERS["environment"] == "current":
-        interpreter = "python" if shutil.which("python") == sys.executable else shlex.quote(sys.executable)
+        on_path = Path(shutil.which("python") or "/").parent == Path(sys.executable).parent
+        interpreter = "python" if on_path else shlex.quote(sys.executable)
     else:
         steps += ["source .venv/bin/activate"] if python else BY_HAND
     return [*steps, f"{interpreter} train.py", "make test" + f" PYTHON={interpreter}" * (interpreter != "python")]

@@ -227,6 +227,17 @@ def test_the_next_steps_can_be_pasted(hook, project, monkeypatch):
     assert str(project.name) in module.next_steps(project, sys.executable)[0]
 
 
+def test_the_interpreter_is_spelled_out_only_where_python_is_another_one(hook, project, tmp_path, monkeypatch):
+    module = hook("post_gen_project", environment="current")
+    for name in ("python", "python3"):
+        (tmp_path / name).write_text("#!/bin/sh\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert module.next_steps(project, None)[1:] == [f"{sys.executable} train.py", f"make test PYTHON={sys.executable}"]
+    monkeypatch.setattr(module.sys, "executable", str(tmp_path / "python3"))
+    assert module.next_steps(project, None)[1:] == ["python train.py", "make test"]
+
+
 def test_under_cruft_nothing_is_installed_run_or_committed(hook, project, capsys):
     before = files(project)
     module = hook("post_gen_project", cruft=True, environment="new", smoke_test=True, git_init=True)
