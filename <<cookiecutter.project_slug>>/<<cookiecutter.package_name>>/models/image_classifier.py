@@ -84,7 +84,8 @@ class ImageClassifier(LightningModule):
             # Half precision loses digits in the sum of exponentials.
             logits = logits.float()
         loss: Tensor = self.loss(logits, label)
-        self._metric(f"{stage}_loss").update(loss.detach(), weight=len(label))
+        # Once for each sample: torchmetrics drops `weight` where NaN is kept.
+        self._metric(f"{stage}_loss").update(loss.detach().expand(len(label)))
         self._metric(f"{stage}_acc").update(logits.detach(), label)
         return loss, logits
 
@@ -100,7 +101,7 @@ class ImageClassifier(LightningModule):
         if total_steps == float("inf"):
             raise ConfigError(
                 "The run has no end that a learning-rate schedule could be laid over. "
-                "Set trainer.max_epochs or trainer.max_steps. Try trainer.max_epochs=30."
+                "Set trainer.max_epochs or trainer.max_steps. Try trainer.max_epochs=20."
             )
         optimizer = self.build_optimizer(self.parameters())
         scheduler = self.build_scheduler(optimizer, total_steps=int(total_steps))
