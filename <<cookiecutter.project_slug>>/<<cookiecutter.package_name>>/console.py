@@ -4,6 +4,8 @@ import logging
 import warnings
 
 QUIET_LOGGERS = ("lightning.pytorch", "lightning.fabric", "onnxscript", "onnx_ir", "torch.onnx")
+# What these say at INFO is asked for, or explains how a run ended.
+HEARD_LOGGERS = ("lightning.pytorch.callbacks.early_stopping", "lightning.pytorch.profilers")
 
 EXPECTED_WARNINGS = (
     # Hydra has written into the run directory before Lightning's CSV logger; it has no metrics.csv yet.
@@ -22,6 +24,8 @@ def quiet_libraries() -> None:
     logging.getLogger("lightning").handlers.clear()
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in HEARD_LOGGERS:
+        logging.getLogger(name).setLevel(logging.INFO)
     # Into the run's log, too.
     logging.captureWarnings(True)
     for message in EXPECTED_WARNINGS:

@@ -26,6 +26,10 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
     if trainer.precision == "16-mixed" and on_cpu:
         trainer.precision = "bf16-mixed"
         log.info("precision=16-mixed needs a GPU: using bf16-mixed")
+    if trainer.precision == "16-true" and "Adam" in settled.optimizer._target_ and "eps" not in settled.optimizer:
+        # Adam's usual 1e-8 is 0 in fp16: the first step would divide by it and end in NaN.
+        settled.optimizer.eps = 1e-4
+        log.info("precision=16-true: optimizer.eps=0.0001, since Adam's own is 0 in fp16")
     if trainer.get("sync_batchnorm") == "auto":
         # SyncBatchNorm has no CPU implementation: it would end `trainer=ddp` there.
         trainer.sync_batchnorm = not on_cpu and trainer.devices != 1

@@ -162,9 +162,9 @@ def _compose(config_name: str, overrides: list[str]) -> DictConfig:
         raise ConfigError(message) from error
     except (ConfigCompositionException, OmegaConfBaseException) as error:
         key = getattr(error.__cause__, "full_key", None) or getattr(error, "full_key", None)
-        message = (
-            unknown_key_message(key, plain(_compose(config_name, []), resolve=False)) if key else f"{error}. {HELP}"
-        )
+        groups = [override.input_line for override in parse(overrides) if (CONFIG_DIR / override.key_or_group).is_dir()]
+        shipped = plain(_compose(config_name, [str(group) for group in groups]), resolve=False) if key else {}
+        message = unknown_key_message(key, shipped) if key else f"{error}. {HELP}"
         raise ConfigError(message) from error
     except ValueError as error:
         # Hydra's word for a number or null where a group's option was expected.
@@ -188,13 +188,13 @@ def unknown_key_message(key: str, shipped: dict[str, Any]) -> str:
     """Name the nearest existing key: first among its neighbours, then anywhere by its last part."""
     known = dict(_flat({name: value for name, value in shipped.items() if name != "hydra"}))
     parent, _, last = key.rpartition(".")
-    neighbours = [other for other in known if other.rpartition(".")[0] == parent]
-    near = difflib.get_close_matches(key, neighbours, 1)
+    neighbours = {name.rpartition(".")[2]: name for name in known if name.rpartition(".")[0] == parent}
+    anywhere = {name.rpartition(".")[2]: name for name in known}
+    near = [
+        names[close] for names in (neighbours, anywhere) for close in difflib.get_close_matches(last, list(names), 1)
+    ]
     if not near:
-        by_last = {other.rpartition(".")[2]: other for other in known}
-        near = [by_last[name] for name in difflib.get_close_matches(last, list(by_last), 1)]
-    if not near:
-        allowed = ", ".join(other.rpartition(".")[2] for other in neighbours or known if "." not in other or neighbours)
+        allowed = ", ".join(neighbours or (name for name in known if "." not in name))
         return f"{key} does not exist. Allowed here: {allowed}. Try python train.py --cfg job to see every key."
     value = known[near[0]]
     if isinstance(value, dict):

@@ -13,7 +13,8 @@ from hydra.core.hydra_config import HydraConfig
 from hydra.types import RunMode
 from hydra.utils import instantiate
 from lightning import Callback, Trainer, seed_everything
-from lightning.pytorch.callbacks import Checkpoint, ModelSummary, ProgressBar
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ModelSummary, ProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger
 from omegaconf import DictConfig, OmegaConf
 
@@ -61,7 +62,7 @@ def train(config: DictConfig) -> None:
             "run_dir": str(run_dir),
             "seed": settled.seed,
             "monitor": settled.monitor,
-            **best_checkpoint(trainer),
+            **checkpoints(trainer),
             "metrics": plain_metrics(trainer),
             "exports": [],
             "errors": [],
@@ -123,9 +124,9 @@ def build_trainer(config: DictConfig, run_dir: Path, callbacks: list[Callback]) 
     arguments["default_root_dir"] = arguments["default_root_dir"] or run_dir
     try:
         return Trainer(**arguments, callbacks=callbacks, logger=False)
-    except (TypeError, ValueError) as error:
+    except (MisconfigurationException, TypeError, ValueError) as error:
         raise ConfigError(
-            f"Lightning refuses these trainer settings: {error} See configs/trainer/default.yaml."
+            f"Lightning refuses these trainer settings: {error} configs/trainer/default.yaml lists what can be set."
         ) from error
 
 
@@ -143,19 +144,20 @@ def fit(trainer: Trainer, model: Any, datamodule: Any) -> None:
     try:
         trainer.fit(model, datamodule=datamodule)
     except SystemExit:
-        # Lightning ends an interrupted process with 1.
-        sys.exit(130 if trainer.interrupted else 1)
+        # Lightning ends the process with codes of its own.
+        sys.exit(143 if trainer.received_sigterm else 130)
     if trainer.received_sigterm:
         sys.exit(143)
 
 
-def best_checkpoint(trainer: Trainer) -> dict[str, Any]:
-    """Give path and score of the first checkpoint entry, which is the one that monitors."""
-    callback: Any = trainer.checkpoint_callback
-    score = getattr(callback, "best_model_score", None)
+def checkpoints(trainer: Trainer) -> dict[str, Any]:
+    """Give path and score of the first checkpoint entry, which is the one that monitors, and the last entry's path."""
+    written = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
+    best, last = (written[0], written[-1]) if written else (None, None)
     return {
-        "best_score": None if score is None else score.item(),
-        "best_checkpoint": getattr(callback, "best_model_path", "") or None,
+        "best_score": best.best_model_score.item() if best and best.best_model_score is not None else None,
+        "best_checkpoint": (best.best_model_path if best else "") or None,
+        "last_checkpoint": (last.best_model_path if last else "") or None,
     }
 
 
@@ -185,12 +187,12 @@ def summary(results: dict[str, Any]) -> str:
     lines.append(("trained", f"{results['epochs']} epochs, {results['steps']} steps, {results['precision']}"))
     lines.append(("speed", f"{speed:,.0f} training samples/s, {results['duration_s']:.1f} s in all"))
     lines.append(("run", shown(results["run_dir"])))
-    if results["best_checkpoint"]:
-        score = f" ({results['monitor']} {results['best_score']:.4f})" if results["best_score"] is not None else ""
-        lines.append(("best", shown(results["best_checkpoint"]) + score))
-        commands = [f"python eval.py checkpoint={shown(results['run_dir'])}"]
-    else:
-        commands = []
+    commands: list[str] = []
+    for name in ("best", "last"):
+        if results[f"{name}_checkpoint"] and not commands:
+            score = f" ({results['monitor']} {results['best_score']:.4f})" if results["best_score"] is not None else ""
+            lines.append((name, shown(results[f"{name}_checkpoint"]) + score))
+            commands.append(f"python eval.py checkpoint={shown(results['run_dir'])}")
     for export in results["exports"]:
         failed = export.get("error")
         lines.append(
