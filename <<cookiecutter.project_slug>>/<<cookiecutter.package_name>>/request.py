@@ -43,6 +43,9 @@ def start(main: Callable[[], Any], config_name: str) -> None:
                 check(arguments.config_name or config_name, overrides)
     except ConfigError as error:
         refuse(error)
+    if not only_shows and any(int(os.environ.get(rank, "0")) > 0 for rank in ("RANK", "LOCAL_RANK", "SLURM_PROCID")):
+        # One process speaks for all; the others are heard when something is wrong.
+        sys.argv.append("hydra.job_logging.root.level=WARNING")
     main()
 
 
@@ -62,9 +65,7 @@ def _continue_in_the_run_directory() -> None:
     # Lightning starts the other ranks with this command line and a quoted path that some characters would break.
     own = ("hydra.run.dir=", "hydra.job.name=")
     kept = [argument for argument in sys.argv[1:] if not argument.startswith(own)]
-    # One process speaks for all; the others are heard when something is wrong.
-    speak = "hydra.job_logging.root.level=WARNING"
-    sys.argv[1:] = [*kept, f"hydra.run.dir=${{oc.env:{RUN_DIR_VARIABLE}}}", speak]
+    sys.argv[1:] = [*kept, f"hydra.run.dir=${{oc.env:{RUN_DIR_VARIABLE}}}"]
 
 
 def add_to_checkpoint(config_name: str, arguments: list[str]) -> list[str]:
