@@ -71,8 +71,16 @@ def check_targets(config: Any) -> None:
     The object behind a name is judged, not the name: a trusted module that imports `os` makes nothing else of it.
 
     Raises:
-        ConfigError: a target is of another kind or lies in another package.
+        ConfigError: a target is of another kind or lies in another package, or a value would be computed.
     """
+    # The same containers that will be built from: a tuple, for one, becomes a list.
+    config = OmegaConf.to_container(OmegaConf.create(config), resolve=False)
+    for text in _strings(config):
+        # A resolver could put together a target that nobody has looked at. Ours are written resolved.
+        if "${" in text:
+            raise ConfigError(
+                f"The checkpoint's configuration holds {text!r}, which would be computed. Nothing of it was run."
+            )
     for target in _targets(config):
         package = target.split(".")[0] if isinstance(target, str) else ""
         if package in TRUSTED_PACKAGES and _is_trusted(get_object(target)):
@@ -93,6 +101,17 @@ def _targets(node: Any) -> Iterator[Any]:
     elif isinstance(node, list):
         for value in node:
             yield from _targets(value)
+
+
+def _strings(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        for item in node.items():
+            yield from _strings(list(item))
+    elif isinstance(node, list):
+        for value in node:
+            yield from _strings(value)
+    elif isinstance(node, str):
+        yield node
 
 
 def _is_trusted(target: Any) -> bool:

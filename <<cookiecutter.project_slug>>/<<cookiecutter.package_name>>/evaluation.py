@@ -24,6 +24,9 @@ from .run_directory import write_json
 
 log = logging.getLogger(__name__)
 
+# What an evaluation may set differently from the run; everything else made the weights what they are.
+CHANGEABLE = ("data", "trainer", "seed")
+
 
 def evaluate(request: DictConfig) -> None:
     quiet_libraries()
@@ -35,11 +38,10 @@ def evaluate(request: DictConfig) -> None:
     datamodule = build(config.data)
     datamodule.prepare_data()
     datamodule.setup()
-    if datamodule.data_spec.class_names != checkpoint.data_spec.class_names:
-        raise ConfigError(
-            f"The data have the classes {list(datamodule.data_spec.class_names)}, the checkpoint was trained on "
-            f"{list(checkpoint.data_spec.class_names)}. Only data with the same classes can be evaluated."
-        )
+    for name in ("class_names", "channels", "image_size"):
+        found, trained = getattr(datamodule.data_spec, name), getattr(checkpoint.data_spec, name)
+        if found != trained:
+            raise ConfigError(f"The data have {name} {found}, the checkpoint was trained on {trained}. Change data=.")
     datamodule.test_split = request.split
     model = checkpoint.build_model()
 
@@ -74,9 +76,16 @@ def asked_of(checkpoint: Checkpoint, request: DictConfig, own: tuple[str, ...]) 
         own: keys of the command itself.
 
     Raises:
-        ConfigError: an override names a key that the checkpoint's configuration lacks, or has the wrong type.
+        ConfigError: an override names a key that the checkpoint's configuration lacks or that shapes the model, or it
+            has the wrong type.
     """
     changes = {key: value for key, value in plain(request).items() if key not in own}
+    fixed = [key for key in changes if key in checkpoint.config and key not in CHANGEABLE]
+    if fixed:
+        raise ConfigError(
+            f"{fixed[0]} belongs to the checkpoint and cannot be changed here. Allowed: precision= and keys below "
+            f"{', '.join(CHANGEABLE)}. Try data.batch_size=32."
+        )
     compare(changes, plain(checkpoint.config), additions=False)
     return cast(DictConfig, OmegaConf.merge(checkpoint.config, changes))
 

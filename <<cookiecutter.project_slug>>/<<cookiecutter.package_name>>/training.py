@@ -4,6 +4,8 @@ import logging
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -57,7 +59,8 @@ def train(config: DictConfig) -> None:
     trainer.loggers = build_loggers(settled, run_dir, model.config)
 
     try:
-        fit(trainer, model, datamodule)
+        with shell_exit_codes(trainer):
+            trainer.fit(model, datamodule=datamodule)
         results = {
             "run_dir": str(run_dir),
             "seed": settled.seed,
@@ -76,7 +79,8 @@ def train(config: DictConfig) -> None:
             best = torch.load(results["best_checkpoint"], map_location="cpu", weights_only=True)
             model.load_state_dict(best["state_dict"])
         if settled.test:
-            trainer.test(model, datamodule=datamodule, verbose=False)
+            with shell_exit_codes(trainer):
+                trainer.test(model, datamodule=datamodule, verbose=False)
             results["metrics"] |= plain_metrics(trainer)
         if trainer.is_global_zero:
             finish(model, datamodule, callbacks, results)
@@ -139,10 +143,11 @@ def run_in_a_process_of_its_own(run_dir: Path) -> None:
         sys.exit(done.returncode)
 
 
-def fit(trainer: Trainer, model: Any, datamodule: Any) -> None:
-    """Train; end the process with 130 after Ctrl-C and 143 after SIGTERM, as a shell does."""
+@contextmanager
+def shell_exit_codes(trainer: Trainer) -> Iterator[None]:
+    """End the process with 130 after Ctrl-C and 143 after SIGTERM, as a shell does."""
     try:
-        trainer.fit(model, datamodule=datamodule)
+        yield
     except SystemExit:
         # Lightning ends the process with codes of its own.
         sys.exit(143 if trainer.received_sigterm else 130)

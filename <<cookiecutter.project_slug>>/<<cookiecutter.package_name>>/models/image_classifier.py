@@ -84,7 +84,8 @@ class ImageClassifier(LightningModule):
             # Half precision loses digits in the sum of exponentials.
             logits = logits.float()
         loss: Tensor = self.loss(logits, label)
-        self._metric(f"{stage}_loss").update(loss.detach(), weight=len(label))
+        # Once for each sample: torchmetrics drops `weight` where NaN is kept.
+        self._metric(f"{stage}_loss").update(loss.detach().expand(len(label)))
         self._metric(f"{stage}_acc").update(logits.detach(), label)
         return loss, logits
 
