@@ -140,7 +140,8 @@ def check(config_name: str, overrides: list[str]) -> None:
 
 
 def _is_shipped(group: str, choices: dict[str, Any]) -> bool:
-    return choices[group] is not None and not group.startswith("hydra/") and "@" not in group and group not in PRESETS
+    known = "@" not in group and (CONFIG_DIR / group).is_dir()
+    return known and choices[group] is not None and not group.startswith("hydra/") and group not in PRESETS
 
 
 def _refuse_existing_run(directory: Path) -> None:
