@@ -124,6 +124,12 @@ def check(config_name: str, overrides: list[str]) -> None:
         find_checkpoint(asked.checkpoint)
         return
     choices = plain(asked.hydra.runtime.choices)
+    for group, option in choices.items():
+        # Hydra passes over an unknown option of an optional group without a word.
+        options = [file.stem for file in (CONFIG_DIR / group).glob("*.yaml")]
+        wanted = option is not None and (options or any(given.startswith(f"{group}=") for given in overrides))
+        if wanted and option not in options and not group.startswith("hydra/"):
+            raise ConfigError(_choice_message(group, option, options))
     shipped = _compose(config_name, [f"{group}={choices[group]}" for group in choices if _is_shipped(group, choices)])
     compare(plain(asked, resolve=False), plain(shipped, resolve=False))
     if asked.resume is not None:
@@ -183,7 +189,8 @@ def _compose(config_name: str, overrides: list[str]) -> DictConfig:
 def _choice_message(group: str, option: str, options: list[str]) -> str:
     # `precision=32` means 32-true: a beginning counts as near.
     near = [name for name in options if name.startswith(option)] or difflib.get_close_matches(option, options, 1, 0.0)
-    return f"{group}={option} does not exist. Allowed: {', '.join(sorted(options))}. Try {group}={near[0]}."
+    allowed = sorted(options) + ["null"] * (group in _optional_groups())
+    return f"{group}={option} does not exist. Allowed: {', '.join(allowed)}. Try {group}={(near or allowed)[0]}."
 
 
 def unknown_key_message(key: str, shipped: dict[str, Any]) -> str:
