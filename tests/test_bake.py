@@ -6,12 +6,17 @@ import json
 import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from conftest import answer
+from cookiecutter.exceptions import FailedHookException
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
 
 ROOT = Path(__file__).parents[1]
 CHOICES = {
@@ -64,6 +69,69 @@ def test_every_choice_renders_whole_formatted_and_linted(bake: Callable[..., Pat
         assert text.endswith("\n"), f"{path} does not end with a newline"
         assert "\t" not in text or path.name == "Makefile", f"{path} holds a tab"
     formatted_and_linted(project)
+
+
+def test_a_project_holds_exactly_these_files(bake: Callable[..., Path]) -> None:
+    project = bake()
+    found = {path.relative_to(project).as_posix() for path in text_files(project)}
+    package = {path.removeprefix("image_classifier/") for path in found if path.startswith("image_classifier/")}
+    assert package == {
+        *("__init__.py", "building.py", "checkpoints.py", "configuration.py", "console.py", "evaluation.py"),
+        *("inference.py", "machine.py", "request.py", "run_directory.py", "training.py"),
+        *("callbacks/__init__.py", "callbacks/end_of_run.py", "callbacks/throughput.py"),
+        *("data/__init__.py", "data/digits.py", "data/images.py", "data/loading.py", "data/spec.py"),
+        *("export/__init__.py", "export/callback.py", "export/command.py", "export/onnx.py", "export/parity.py"),
+        *("loggers/__init__.py", "loggers/wandb.py"),
+        *("models/__init__.py", "models/image_classifier.py", "models/networks.py", "models/preprocess.py"),
+        *("optim/__init__.py", "optim/schedules.py"),
+    }
+    top = {path for path in found if not path.startswith(("image_classifier/", "configs/", "tests/"))}
+    assert top == {
+        *("train.py", "eval.py", "export.py", "predict.py", "Makefile", "README.md", "LICENSE", "pyproject.toml"),
+        *("requirements.lock", ".gitignore", ".pre-commit-config.yaml", ".github/workflows/test.yml"),
+    }
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    answers=st.fixed_dictionaries(
+        {name: st.sampled_from(choices) for name, choices in CHOICES.items() if name != "environment"},
+        optional={
+            # Answers given with --no-input are rendered themselves: a delimiter in one is cookiecutter's to refuse.
+            name: st.text(st.characters(codec="utf-8", exclude_categories=["C", "Zl", "Zp"], exclude_characters="<"))
+            for name in ("project_name", "description", "author_name")
+        },
+    )
+)
+def test_random_answers_give_a_project_that_parses(
+    answers: dict[str, str], bake: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    try:
+        project = bake(out=tmp_path_factory.mktemp("random"), **answers)
+    except FailedHookException:
+        event("refused")
+        return
+    settings_file = tomllib.loads((project / "pyproject.toml").read_text(encoding="utf-8"))
+    context = answer(**answers)["cookiecutter"]
+    assert settings_file["project"]["description"] == context["description"]
+    assert settings_file["project"]["authors"][0]["name"] == context["author_name"]
+    for path in (project / "configs").rglob("*.yaml"):
+        yaml.safe_load(path.read_text(encoding="utf-8"))
+    for path in project.rglob("*.py"):
+        compile(path.read_text(encoding="utf-8"), str(path), "exec")
+
+
+def test_workflows_and_hooks_of_git_are_valid(bake: Callable[..., Path]) -> None:
+    project = bake()
+    workflows = [str(folder / ".github" / "workflows" / "test.yml") for folder in (ROOT, project)]
+    tools = Path(sys.executable).parent
+    schema = [str(tools / "check-jsonschema"), "--builtin-schema", "vendor.github-workflows", *workflows]
+    subprocess.run(schema, check=True, capture_output=True)
+    audit = subprocess.run(
+        [str(tools / "zizmor"), "--offline", *workflows], text=True, capture_output=True, check=False
+    )
+    assert audit.returncode == 0, audit.stdout + audit.stderr
+    succeeds(run(project, "-m", "pre_commit", "validate-config", ".pre-commit-config.yaml"))
 
 
 @pytest.mark.parametrize("logger", CHOICES["logger"])
