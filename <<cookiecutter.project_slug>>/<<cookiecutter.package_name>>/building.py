@@ -98,12 +98,9 @@ def _targets(node: Any) -> Iterator[Any]:
             yield node["_target_"]
         for value in node.values():
             yield from _targets(value)
-    elif isinstance(node, list | tuple):
+    elif isinstance(node, list):
         for value in node:
             yield from _targets(value)
-    elif isinstance(node, str) and "${" in node:
-        # A run stores its configuration resolved. Text that is resolved later could become any target.
-        yield node
 
 
 def _strings(node: Any) -> Iterator[str]:
