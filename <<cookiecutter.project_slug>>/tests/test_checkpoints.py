@@ -1,0 +1,226 @@
+"""A checkpoint from a stranger cannot run code: whatever it names is refused, and nothing of it has run."""
+
+import copy
+import json
+import os
+import pickle
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from omegaconf import OmegaConf
+
+from << cookiecutter.package_name >> import run_directory
+from << cookiecutter.package_name >>.building import build, check_targets
+from << cookiecutter.package_name >>.checkpoints import read_checkpoint
+from << cookiecutter.package_name >>.configuration import ConfigError
+
+OWN_MODULE = run_directory.__name__
+
+
+# Configurations that leave a file at MARK when they are built.
+PAYLOADS = {
+    "os.system": {"_target_": "os.system", "command": "touch MARK"},
+    "posix.system": {"_target_": "posix.system", "_args_": ["touch MARK"]},
+    "subprocess.run": {"_target_": "subprocess.run", "args": ["touch", "MARK"]},
+    "builtins.open": {"_target_": "builtins.open", "file": "MARK", "mode": "w"},
+    "builtins.exec": {"_target_": "builtins.exec", "_args_": ["open('MARK', 'w').close()"]},
+    "pathlib.Path.touch": {
+        "_target_": "pathlib.Path.touch",
+        "_args_": [{"_target_": "pathlib.Path", "_args_": ["MARK"]}],
+    },
+    "logging.FileHandler": {"_target_": "logging.FileHandler", "filename": "MARK"},
+    "torch.save": {"_target_": "torch.save", "obj": {}, "f": "MARK"},
+    "torch.hub.load": {"_target_": "torch.hub.load", "repo_or_dir": "HUB", "model": "evil", "source": "local"},
+    "hydra.utils.call": {"_target_": "hydra.utils.call", "_args_": [{"_target_": "builtins.open", "file": "MARK"}]},
+    "os through a trusted module": {"_target_": f"{OWN_MODULE}.os.system", "command": "touch MARK"},
+    "subprocess through a trusted module": {"_target_": f"{OWN_MODULE}.subprocess.run", "args": ["touch", "MARK"]},
+    "os through torch": {"_target_": "torch.os.system", "command": "touch MARK"},
+    "a function of a trusted module": {"_target_": f"{OWN_MODULE}.write_json", "path": "MARK", "content": {}},
+    "a trusted class of another kind": {"_target_": "lightning.pytorch.loggers.CSVLogger", "save_dir": "MARK"},
+    "partial": {"_target_": "torch.save", "_partial_": True, "obj": {}, "f": "MARK"},
+    "no name": {"_target_": ["os", "system"]},
+}
+
+
+@pytest.fixture
+def mark(tmp_path):
+    """Give the path of a file that exists only once a payload has run."""
+    return tmp_path / "it-ran"
+
+
+@pytest.fixture
+def payload(mark):
+    """Aim a payload at the mark: `payload("torch.save")`."""
+    hub = mark.parent / "hub"
+    hub.mkdir()
+    (hub / "hubconf.py").write_text(f"def evil():\n    open({str(mark)!r}, 'w').close()\n", encoding="utf-8")
+
+    def aim(name):
+        return json.loads(json.dumps(PAYLOADS[name]).replace("MARK", str(mark)).replace("HUB", str(hub)))
+
+    return aim
+
+
+def wrappings(payload):
+    """Give the places of a configuration in which a payload may hide."""
+    return {
+        "network": {"model": {"net": payload}},
+        "argument of a trusted network": {"model": {"net": {"_target_": "torch.nn.Sequential", "_args_": [payload]}}},
+        "deep": {"model": {"net": {"_target_": "torch.nn.Sequential", "a": {"b": {"c": [[{"d": payload}]]}}}}},
+        "partial": {"optimizer": {"_target_": "torch.optim.AdamW", "_partial_": True, "lr": payload}},
+        "tuple": {"model": {"net": {"_target_": "torch.nn.Sequential", "_args_": (payload,)}}},
+        "callback": {"callbacks": {"extra": payload}},
+        "data": {"data": {"batch_size": payload}},
+    }
+
+
+def merged(config, change):
+    for key, value in change.items():
+        if isinstance(value, dict) and isinstance(config.get(key), dict) and "_target_" not in value:
+            merged(config[key], value)
+        else:
+            config[key] = value
+    return config
+
+
+@pytest.fixture
+def crafted(trained_run, tmp_path):
+    """Write a checkpoint of the trained run with parts of it changed, and give its path."""
+    content = torch.load(trained_run.path / "checkpoints" / "best.ckpt", weights_only=True)
+
+    def write(**changes):
+        path = tmp_path / "crafted.ckpt"
+        torch.save(merged(copy.deepcopy(content), changes), path)
+        return path
+
+    return write
+
+
+def test_an_unchanged_checkpoint_is_read(crafted):
+    assert read_checkpoint(crafted()).build_model()(torch.zeros(1, 1, 8, 8, dtype=torch.uint8)).shape == (1, 10)
+
+
+@pytest.mark.parametrize("name", ["builtins.open", "torch.save", "logging.FileHandler", "torch.hub.load"])
+def test_the_payloads_would_leave_their_mark(name, payload, mark):
+    # Else the tests below could not fail.
+    instantiate(payload(name))
+    assert mark.exists()
+
+
+@pytest.mark.parametrize("name", PAYLOADS)
+def test_a_checkpoint_that_names_foreign_code_is_refused_unrun(name, crafted, payload, mark):
+    path = crafted(config={"model": {"net": payload(name)}})
+    with pytest.raises(ConfigError, match="Nothing of it was run"):
+        read_checkpoint(path).build_model()
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("place", sorted(wrappings({})))
+@pytest.mark.parametrize("name", ["torch.save", "os through a trusted module"])
+def test_foreign_code_is_found_wherever_it_hides(name, place, crafted, payload, mark):
+    path = crafted(config=wrappings(payload(name))[place])
+    with pytest.raises(ConfigError, match="Nothing of it was run"):
+        read_checkpoint(path).build_model()
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("resolver", ["oc.create", "oc.decode"])
+def test_foreign_code_cannot_hide_in_text_that_becomes_configuration(resolver, crafted, mark):
+    inner = f"{{_target_: torch.save, obj: [], f: '{mark}'}}"
+    written = f"{{_target_: torch.nn.Sequential, _args_: [{inner}]}}"
+    text = f"${{{resolver}:{written}}}" if resolver == "oc.create" else f'${{{resolver}:"{written}"}}'
+    with pytest.raises(ConfigError, match="Nothing of it was run"):
+        read_checkpoint(crafted(config={"model": {"net": text}})).build_model()
+    assert not mark.exists()
+
+
+def test_a_name_cannot_be_put_together_from_the_environment(crafted, mark, monkeypatch):
+    monkeypatch.setenv("HARMLESS", "torch.save")
+    net = {"_target_": "${oc.env:HARMLESS}", "obj": {}, "f": str(mark)}
+    with pytest.raises(ConfigError, match="Nothing of it was run"):
+        read_checkpoint(crafted(config={"model": {"net": net}})).build_model()
+    assert not mark.exists()
+
+
+@pytest.mark.parametrize("name", ["eval", "export", "predict"])
+def test_every_door_refuses_a_crafted_checkpoint_with_exit_code_2(name, here, crafted, payload, mark, tmp_path):
+    path = crafted(config={"model": {"net": payload("torch.save")}})
+    (tmp_path / "picture.png").write_bytes(b"")
+    arguments = [path, tmp_path / "picture.png"] if name == "predict" else [f"checkpoint={path}"]
+    done = here(name, *arguments)
+    assert done.returncode == 2
+    assert "The checkpoint names torch.save, which is not a network, loss, metric" in done.stderr
+    assert "TRUSTED_PACKAGES" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert not mark.exists()
+
+
+class Pickled:
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch '{self.mark}'",)
+
+
+@pytest.mark.parametrize("part", ["state_dict", "config", "data_spec", "extra"])
+def test_a_pickled_payload_is_refused_unrun(part, crafted, here, mark):
+    path = crafted(**{part: {"extra": Pickled(mark)}})
+    done = here("eval", f"checkpoint={path}")
+    assert done.returncode == 2
+    assert "it holds more than plain types. Nothing of it was run" in done.stderr
+    assert not mark.exists()
+
+
+def test_a_bare_pickle_is_refused_unrun(here, mark, tmp_path):
+    (tmp_path / "bare.ckpt").write_bytes(pickle.dumps(Pickled(mark)))
+    assert here("eval", "checkpoint=bare.ckpt").returncode == 2
+    assert not mark.exists()
+
+
+def test_a_checkpoint_of_another_project_is_refused(here, tmp_path):
+    torch.save({"state_dict": {"weight": torch.zeros(1)}}, tmp_path / "other.ckpt")
+    done = here("eval", "checkpoint=other.ckpt")
+    assert done.returncode == 2
+    assert "other.ckpt lacks the run's configuration" in done.stderr
+
+
+@pytest.mark.parametrize("part", ["config", "data_spec"])
+def test_a_checkpoint_with_parts_of_another_shape_is_refused(part, trained_run, here, tmp_path):
+    content = torch.load(trained_run.path / "checkpoints" / "best.ckpt", weights_only=True)
+    torch.save({**content, part: ["neither", "dict"]}, tmp_path / "odd.ckpt")
+    done = here("eval", "checkpoint=odd.ckpt")
+    assert done.returncode == 2
+    assert "odd.ckpt" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize("name", ["torch.nn.NoSuchLayer", f"{OWN_MODULE}.NoSuchNetwork"])
+def test_a_checkpoint_that_names_what_is_not_there_says_so(name, crafted, here):
+    done = here("eval", f"checkpoint={crafted(config={'model': {'net': {'_target_': name}}})}")
+    assert done.returncode == 2
+    assert name in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "target",
+    [
+        "torch.nn.Linear",
+        "torch.nn.CrossEntropyLoss",
+        "torchmetrics.classification.MulticlassAccuracy",
+        "torch.optim.AdamW",
+        "torch.optim.lr_scheduler.OneCycleLR",
+        "lightning.pytorch.callbacks.EarlyStopping",
+        "torchvision.models.resnet18",
+    ],
+)
+def test_the_kinds_that_a_checkpoint_may_name_are_trusted(target):
+    check_targets({"deep": [{"_target_": target}]})
+
+
+def test_a_network_of_torchvision_can_be_built():
+    config = {"_target_": "torchvision.models.resnet18", "num_classes": 3}
+    check_targets(config)
+    assert build(OmegaConf.create(config)).fc.out_features == 3

@@ -1,0 +1,124 @@
+"""Whatever the logger, a run finishes: without credentials, without a server, without a logger."""
+
+import csv
+import json
+import shlex
+from pathlib import Path
+
+import pytest
+import wandb
+from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+from << cookiecutter.package_name >>.machine import fit_to_machine
+from << cookiecutter.package_name >>.training import build_loggers
+
+QUICK = ("model=mlp", "export=null", "trainer.max_epochs=1", "trainer.enable_progress_bar=false")
+
+
+def results_of(run_dir):
+    return json.loads((run_dir / "results.json").read_text(encoding="utf-8"))
+
+
+def lines_about_wandb(done):
+    """Give what was printed about wandb. The names of the folders must not contain it."""
+    return [line for line in (done.stdout + done.stderr).splitlines() if "wandb" in line.lower()]
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("loggers") / "a rün"
+
+
+@pytest.fixture
+def forgetful_wandb():
+    """Let wandb read the environment anew: it keeps its settings for as long as the process lives."""
+    wandb.teardown()
+    yield
+    wandb.teardown()
+
+
+def test_wandb_without_credentials_logs_offline_and_says_so_once(door, folder):
+    done = door("train", *QUICK, "logger=wandb", f"hydra.run.dir='{folder}'")
+    assert done.returncode == 0, done.stderr
+    (line,) = lines_about_wandb(done)
+    *said, command, action, place = shlex.split(line)
+    assert " ".join(said) == "wandb: logging offline. Upload later:"
+    assert (command, action) == ("wandb", "sync")
+    (record,) = Path(place).glob("run-*.wandb")
+    assert record.stat().st_size > 0
+    assert Path(place).parent == folder / "wandb"
+    assert results_of(folder)["metrics"]["test/acc"] > 0.1
+
+
+def test_wandb_can_be_disabled_from_outside(here, folder, monkeypatch, forgetful_wandb):
+    monkeypatch.setenv("WANDB_MODE", "disabled")
+    done = here("train", *QUICK, "logger=wandb", f"hydra.run.dir='{folder}'")
+    assert done.returncode == 0, done.stderr
+    assert lines_about_wandb(done) == []
+    assert list(folder.rglob("*.wandb")) == []
+    assert results_of(folder)["metrics"]["test/acc"] > 0.1
+
+
+@pytest.mark.slow
+def test_wandb_with_a_key_but_no_server_goes_on_offline(door, folder):
+    unreachable = {"WANDB_API_KEY": "0123456789" * 4, "WANDB_BASE_URL": "http://127.0.0.1:9"}
+    done = door("train", *QUICK, "logger=wandb", f"hydra.run.dir='{folder}'", **unreachable)
+    assert done.returncode == 0, done.stderr
+    failed, offline = lines_about_wandb(done)
+    assert failed.startswith("wandb: online failed (")
+    assert offline.startswith("wandb: logging offline. Upload later: wandb sync ")
+    assert len(list((folder / "wandb").glob("offline-run-*/run-*.wandb"))) == 1
+    assert results_of(folder)["metrics"]["test/acc"] > 0.1
+
+
+@pytest.mark.slow
+def test_two_processes_write_one_wandb_run(door, folder):
+    two = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
+    done = door("train", *QUICK, *two, "logger=wandb", f"hydra.run.dir='{folder}'")
+    assert done.returncode == 0, done.stderr
+    assert len(lines_about_wandb(done)) == 1
+    assert len(list((folder / "wandb").glob("offline-run-*"))) == 1
+
+
+@pytest.mark.slow
+def test_every_job_of_a_grid_has_a_wandb_run_of_its_own(door, project):
+    done = door("train", "-m", "seed=1,2", *QUICK, "logger=wandb", "name=grid-wandb", "run_id=pair")
+    assert done.returncode == 0, done.stderr
+    grid = project / "logs" / "grid-wandb" / "sweeps" / "pair"
+    assert [len(list((grid / job / "wandb").glob("offline-run-*"))) for job in ("0", "1")] == [1, 1]
+
+
+@pytest.mark.parametrize("logger", ["null", "csv"])
+def test_the_table_of_metrics_is_always_written(here, tmp_path, logger):
+    done = here("train", *QUICK, f"logger={logger}", f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stderr
+    with (tmp_path / "run" / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        (accuracy,) = [float(row["test/acc"]) for row in csv.DictReader(file) if row["test/acc"]]
+    assert accuracy == pytest.approx(results_of(tmp_path / "run")["metrics"]["test/acc"])
+    assert not (tmp_path / "run" / "wandb").exists()
+
+
+def test_tensorboard_is_written_into_the_run_directory(here, tmp_path):
+    done = here("train", *QUICK, "logger=tensorboard", f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stderr
+    written = {}
+    for file in (tmp_path / "run").rglob("events.out.tfevents.*"):
+        events = EventAccumulator(str(file)).Reload()
+        written |= {name: events.Scalars(name)[-1].value for name in events.Tags()["scalars"]}
+    metrics = results_of(tmp_path / "run")["metrics"]
+    for name in ("train/loss", "val/acc", "test/acc"):
+        assert written[name] == pytest.approx(metrics[name])
+
+
+def test_the_table_comes_before_the_chosen_logger(compose, tmp_path):
+    settled = fit_to_machine(compose("logger=tensorboard"))
+    loggers = build_loggers(settled, tmp_path, {"seed": 0})
+    assert [type(logger) for logger in loggers] == [CSVLogger, TensorBoardLogger]
+    assert Path(loggers[0].log_dir) == tmp_path
+
+
+def test_a_trial_run_of_a_few_batches_opens_no_logger(here, tmp_path):
+    done = here("train", *QUICK, "logger=tensorboard", "trainer.fast_dev_run=true", f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "run").rglob("events.out.tfevents.*")) == []
