@@ -29,7 +29,8 @@ class WandbLogger(LightningWandbLogger):
 
     def __init__(self, save_dir: str, mode: str = "auto", **arguments: Any) -> None:
         if mode == "auto":
-            mode = "online" if has_credentials() else "offline"
+            disabled = wandb.setup().settings._noop
+            mode = "disabled" if disabled else "online" if has_credentials() else "offline"
         settings = wandb.Settings(init_timeout=INIT_TIMEOUT, console="off", silent=True)
         super().__init__(save_dir=save_dir, settings=settings, mode=mode, **arguments)
         # Lightning always passes it and wandb warns that it has no meaning any more.
