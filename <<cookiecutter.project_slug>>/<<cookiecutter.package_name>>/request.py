@@ -29,7 +29,7 @@ HELP = "`python train.py --help` lists what can be set."
 
 def start(main: Callable[[], Any], config_name: str) -> None:
     """Check the command line, then run the door under Hydra."""
-    sys.argv[1:] = [switch_off(argument) for argument in sys.argv[1:]]
+    sys.argv[1:] = switch_off(sys.argv[1:])
     arguments = get_args_parser().parse_args()
     only_shows = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
     try:
@@ -49,10 +49,16 @@ def start(main: Callable[[], Any], config_name: str) -> None:
     main()
 
 
-def switch_off(argument: str) -> str:
-    """Write `export=null` the way Hydra takes it for a group; a group that a run cannot do without stays as it is."""
-    group = argument.removesuffix("=null")
-    return f"~{group}" if group != argument and group in _optional_groups() else argument
+def switch_off(arguments: list[str]) -> list[str]:
+    """Write `export=null` the way Hydra takes it for a group; a group whose folder was deleted is off already."""
+    written = []
+    for argument in arguments:
+        group = argument.removesuffix("=null")
+        if group == argument or group not in _optional_groups():
+            written.append(argument)
+        elif (CONFIG_DIR / group).is_dir():
+            written.append(f"~{group}")
+    return written
 
 
 def _optional_groups() -> set[str]:
