@@ -95,7 +95,7 @@ def compose() -> Callable[..., DictConfig]:
 
     def with_overrides(*overrides: str) -> DictConfig:
         with initialize_config_dir(config_dir=str(shared.CONFIG_DIR), version_base="1.3"):
-            return hydra.compose("train", [switch_off(override) for override in overrides])
+            return hydra.compose("train", switch_off(list(overrides)))
 
     return with_overrides
 
@@ -170,11 +170,36 @@ def here(start_here: Door, tmp_path: Path) -> Door:
     return run
 
 
-@pytest.fixture(scope="session")
-def trained_run(start_door: Door, project: Path, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
-    """Train the default model for three epochs into a folder with a blank and an umlaut, once for all tests."""
+def needs_the_trained_run(item: pytest.Item) -> bool:
+    return "trained_run" in getattr(item, "fixturenames", ())
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put tests that read the trained run behind the others: it trains meanwhile."""
+    items.sort(key=needs_the_trained_run)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def training(
+    request: pytest.FixtureRequest, project: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[subprocess.Popen[str] | None]:
+    """Start to train the default model for three epochs, into a folder with a blank and an umlaut, if it is needed."""
+    if not any(map(needs_the_trained_run, request.session.items)):
+        yield None
+        return
     folder = tmp_path_factory.mktemp("trained")
-    path = folder / "a rün"
-    done = start_door("train", f"hydra.run.dir='{path}'", "trainer.max_epochs=3", cwd=folder)
-    assert done.returncode == 0, done.stderr
+    command = [sys.executable, str(project / "train.py"), f"hydra.run.dir='{folder / 'a rün'}'", "trainer.max_epochs=3"]
+    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen(command, cwd=folder, text=True, encoding="utf-8", **pipes) as process:
+        yield process
+        process.kill()
+
+
+@pytest.fixture(scope="session")
+def trained_run(training: subprocess.Popen[str]) -> TrainedRun:
+    """Wait for the one run that all tests read."""
+    out, err = training.communicate(timeout=300)
+    assert training.returncode == 0, out + err
+    path = Path(training.args[2].partition("=")[2].strip("'"))
+    done = CompletedProcess(training.args, training.returncode, out, err)
     return TrainedRun(path, done, json.loads((path / "results.json").read_text(encoding="utf-8")))

@@ -178,13 +178,6 @@ def test_a_failing_export_lets_the_run_finish_and_exits_1(here, tmp_path, monkey
     assert "Traceback (most recent call last)" in (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
 
 
-def test_a_run_without_export_writes_none(here, tmp_path):
-    done = here("train", *QUICK, "export=null", f"hydra.run.dir={tmp_path / 'run'}")
-    assert done.returncode == 0
-    assert not (tmp_path / "run" / "export").exists()
-    assert json.loads((tmp_path / "run" / "results.json").read_text(encoding="utf-8"))["exports"] == []
-
-
 # Prediction with the exported file.
 
 

@@ -55,7 +55,7 @@ def test_every_training_command_is_a_right_request(command, here):
         assert done.returncode == 0
         assert "trainer" in done.stdout
         return
-    overrides = [switch_off(argument) for argument in arguments if argument != "-m"]
+    overrides = switch_off([argument for argument in arguments if argument != "-m"])
     requests = list(single_requests(overrides, multirun="-m" in arguments))
     assert len(requests) == (max(argument.count(",") for argument in arguments) + 1 if "-m" in arguments else 1)
     for request in requests:

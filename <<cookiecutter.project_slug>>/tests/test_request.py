@@ -95,7 +95,7 @@ def test_a_wrong_request_names_what_was_found_what_is_allowed_and_what_to_type(t
 
 @pytest.mark.parametrize("kind", RIGHT)
 def test_a_right_request_reaches_the_configuration(kind, compose):
-    check("train", [switch_off(typed) for typed in RIGHT[kind]])
+    check("train", switch_off(list(RIGHT[kind])))
     cfg = compose(*RIGHT[kind])
     for key, value in RIGHT[kind].values():
         assert OmegaConf.select(cfg, key) == value

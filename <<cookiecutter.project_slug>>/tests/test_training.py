@@ -247,6 +247,9 @@ def test_a_run_without_callbacks_is_complete(run):
     assert (results["best_checkpoint"], results["best_score"]) == (None, None)
     assert results["metrics"]["test/acc"] > 0.1
     assert list(run_dir.rglob("*.ckpt")) == []
+    # QUICK leaves out the export.
+    assert results["exports"] == []
+    assert not (run_dir / "export").exists()
 
 
 @pytest.mark.parametrize(
