@@ -43,7 +43,8 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             f"{file} is not a checkpoint that can be trusted: {reason}. Nothing of it was run. "
             "A checkpoint written by this project's train.py is allowed. Try logs/latest."
         ) from error
-    if not isinstance(content, dict) or not {"state_dict", "config", "data_spec"} <= content.keys():
+    parts = ("state_dict", "config", "data_spec")
+    if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in parts):
         raise ConfigError(
             f"{file} lacks the run's configuration. A checkpoint written by this project's train.py is allowed. "
             "Try logs/latest."
