@@ -16,6 +16,7 @@ from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, ModelCheckpoi
 from omegaconf import OmegaConf
 
 from << cookiecutter.package_name >>.machine import fit_to_machine
+from << cookiecutter.package_name >>.models.image_classifier import ImageClassifier
 from << cookiecutter.package_name >>.training import build_callbacks, build_trainer
 
 QUICK = ("model=mlp", "export=null", "logger=null", "trainer.max_epochs=1", "trainer.enable_progress_bar=false")
@@ -357,7 +358,7 @@ def test_a_failure_exits_1_and_leaves_its_traceback_in_the_log(here, tmp_path, m
     def fail(self, batch, batch_idx):
         raise RuntimeError("out of luck")
 
-    monkeypatch.setattr("<< cookiecutter.package_name >>.models.image_classifier.ImageClassifier.training_step", fail)
+    monkeypatch.setattr(ImageClassifier, "training_step", fail)
     done = here("train", *QUICK, f"hydra.run.dir={tmp_path / 'run'}")
     assert done.returncode == 1
     assert not (tmp_path / "run" / "results.json").exists()
