@@ -25,7 +25,7 @@ TRUSTED_KINDS = (
     LightningDataModule,
     Callback,
 )
-TRUSTED_BUILDERS = (f"{__package__}.optim", "torchvision.models", "timm.models")
+TRUSTED_BUILDERS = (f"{__package__}.optim.", "torchvision.models.")
 
 
 def build(config: DictConfig, **arguments: Any) -> Any:
@@ -83,8 +83,14 @@ def check_targets(config: Any) -> None:
             )
     for target in _targets(config):
         package = target.split(".")[0] if isinstance(target, str) else ""
-        if package in TRUSTED_PACKAGES and _is_trusted(get_object(target)):
-            continue
+        try:
+            if package in TRUSTED_PACKAGES and _is_trusted(get_object(target)):
+                continue
+        except (ImportError, AttributeError) as error:
+            raise ConfigError(
+                f"The checkpoint names {target}, which is not there: {str(error).splitlines()[0]} "
+                f"Install {package}, or bring back the code with which the checkpoint was made."
+            ) from error
         raise ConfigError(
             f"The checkpoint names {target}, which is not a network, loss, metric, optimizer, schedule, data module or "
             f"callback of {', '.join(TRUSTED_PACKAGES)}. Nothing of it was run. If the checkpoint is your own, add "

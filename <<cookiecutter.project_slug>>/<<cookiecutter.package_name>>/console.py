@@ -3,7 +3,7 @@
 import logging
 import warnings
 
-QUIET_LOGGERS = ("lightning.pytorch", "lightning.fabric", "onnxscript", "onnx_ir", "torch.onnx")
+QUIET_LOGGERS = ("lightning.pytorch", "lightning.fabric", "onnxscript", "onnx_ir", "torch.onnx", "matplotlib")
 # What these say at INFO is asked for, or explains how a run ended.
 HEARD_LOGGERS = ("lightning.pytorch.callbacks.early_stopping", "lightning.pytorch.profilers")
 

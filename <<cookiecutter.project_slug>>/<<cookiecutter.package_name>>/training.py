@@ -44,6 +44,7 @@ def train(config: DictConfig) -> None:
     model = build_model(settled, datamodule.data_spec)
     # The checkpoint carries what was asked: another machine settles `auto` for itself.
     model.config = plain(config)
+    check_monitor(settled.monitor, model.metric_names)
 
     throughput = Throughput()
     callbacks = build_callbacks(settled)
@@ -93,6 +94,16 @@ def train(config: DictConfig) -> None:
             getattr(logger, "close", lambda: None)()
     if trainer.is_global_zero and results["errors"]:
         sys.exit(1)
+
+
+def check_monitor(monitor: str, metric_names: list[str]) -> None:
+    """
+    Raises:
+        ConfigError: no metric has the monitored name; a run would end after its first epoch.
+    """
+    allowed = [name for name in metric_names if not name.startswith("test/")]
+    if monitor not in allowed:
+        raise ConfigError(f"monitor={monitor} is never logged. Allowed: {', '.join(allowed)}. Try monitor=val/loss.")
 
 
 def build_callbacks(config: DictConfig) -> list[Callback]:

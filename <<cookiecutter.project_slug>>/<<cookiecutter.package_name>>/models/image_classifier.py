@@ -49,6 +49,7 @@ class ImageClassifier(LightningModule):
             for stage in stages
         }
         self.metrics = nn.ModuleDict({**losses, **accuracies})
+        self.metric_names = [name.replace("_", "/") for name in self.metrics]
 
     def forward(self, image: Tensor) -> Tensor:
         """Give logits (N, classes) of uint8 images (N, C, H, W)."""
