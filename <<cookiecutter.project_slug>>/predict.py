@@ -1,6 +1,7 @@
 """Classify images: python predict.py logs/latest/export/model.onnx FILE_OR_FOLDER... [--top-k 3]."""
 
 import argparse
+import sys
 from pathlib import Path
 
 from << cookiecutter.package_name >>.configuration import exit_codes
@@ -16,7 +17,8 @@ def main() -> None:
     parser.add_argument("--top-k", type=int, default=1, help="classes to name for each image")
     parser.add_argument("--batch-size", type=int, default=64)
     arguments = parser.parse_args()
-    predict(arguments.model, arguments.inputs, arguments.output, arguments.top_k, arguments.batch_size)
+    classified = predict(arguments.model, arguments.inputs, arguments.output, arguments.top_k, arguments.batch_size)
+    sys.exit(0 if classified else 1)
 
 
 if __name__ == "__main__":

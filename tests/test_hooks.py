@@ -78,7 +78,7 @@ def test_a_smoke_test_verifies_the_project_and_leaves_no_trace(hook, tmp_path, p
     assert done.returncode == 0
     verdict = done.stdout.splitlines()[-1]
     assert verdict.startswith(f"VERIFIED by a smoke test with {sys.executable}")
-    for figure in ("test/acc 0.9123", "test/loss 0.25", "1.235e+04 samples/s", "3.21 s", "exported to onnx"):
+    for figure in ("test/acc 0.9123", "test/loss 0.25", "3.2 s", "exported to onnx"):
         assert figure in verdict
     assert files(project) == before
 

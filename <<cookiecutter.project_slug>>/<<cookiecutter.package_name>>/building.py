@@ -50,7 +50,10 @@ def build(config: DictConfig, **arguments: Any) -> Any:
         raise ConfigError(
             f"{config._target_} cannot be called: {error}. Its arguments are: {', '.join(signature.parameters)}."
         ) from error
-    return target(**arguments)
+    try:
+        return target(**arguments)
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{config._target_} refuses its arguments: {error}") from error
 
 
 def build_model(config: DictConfig, data_spec: DataSpec) -> ImageClassifier:

@@ -3,15 +3,30 @@
 import pickle
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from .building import build_model, check_targets
 from .configuration import ConfigError, find_checkpoint
 from .data.spec import DataSpec
 from .models.image_classifier import ImageClassifier
+
+
+class AtomicCheckpointIO(TorchCheckpointIO):
+    """Puts a checkpoint in its place once it is whole: Lightning's own way copies it there from another disk."""
+
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        unfinished = Path(path).with_name(f".{Path(path).name}.unfinished")
+        try:
+            super().save_checkpoint(checkpoint, unfinished, storage_options)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 @dataclass(frozen=True)
@@ -23,8 +38,13 @@ class Checkpoint:
 
     def build_model(self) -> ImageClassifier:
         """Build the model of the checkpoint in float32 on the CPU, ready to evaluate."""
-        model = build_model(self.config, self.data_spec)
-        model.load_state_dict(self.state_dict)
+        try:
+            model = build_model(self.config, self.data_spec)
+            model.load_state_dict(self.state_dict)
+        except (RuntimeError, OmegaConfBaseException) as error:
+            raise ConfigError(
+                f"{self.path} does not fit this code: {error}\nBring back the code with which it was trained."
+            ) from error
         return model.eval()
 
 
@@ -37,7 +57,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     file = find_checkpoint(path)
     try:
         content = torch.load(file, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError, KeyError) as error:
+    except (pickle.UnpicklingError, RuntimeError, OSError, EOFError, ValueError, KeyError) as error:
         reason = "it holds more than plain types" if isinstance(error, pickle.UnpicklingError) else "it is damaged"
         raise ConfigError(
             f"{file} is not a checkpoint that can be trusted: {reason}. Nothing of it was run. "
@@ -51,10 +71,13 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
         )
     # Loggers are never built from a checkpoint.
     config = {key: value for key, value in content["config"].items() if key != "logger"}
-    check_targets(config)
-    return Checkpoint(
-        path=file,
-        config=OmegaConf.create(config),
-        data_spec=DataSpec.from_dict(content["data_spec"]),
-        state_dict=content["state_dict"],
-    )
+    try:
+        check_targets(config)
+        return Checkpoint(
+            path=file,
+            config=OmegaConf.create(config),
+            data_spec=DataSpec.from_dict(content["data_spec"]),
+            state_dict=content["state_dict"],
+        )
+    except (TypeError, RecursionError, OmegaConfBaseException) as error:
+        raise ConfigError(f"{file} holds a configuration that cannot be read: {error}. Try logs/latest.") from error

@@ -69,8 +69,9 @@ def find_checkpoint(checkpoint: str | Path) -> Path:
     for candidate in (path / "checkpoints" / "best.ckpt", path / "checkpoints" / "last.ckpt"):
         if candidate.is_file():
             return candidate
+    found = "which holds none yet" if path.is_dir() else "which does not exist"
     raise ConfigError(
-        f"There is no checkpoint at {path}. A run directory or a .ckpt file is allowed. "
+        f"There is no checkpoint at {path}, {found}. A run directory or a .ckpt file is allowed. "
         "Try logs/latest, the newest run of this project."
     )
 

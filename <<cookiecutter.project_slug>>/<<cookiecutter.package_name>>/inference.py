@@ -89,7 +89,7 @@ def _images_below(folder: Path) -> Iterator[Path]:
 
 
 def predict(model: str, inputs: list[str], output: Path, top_k: int, batch_size: int) -> int:
-    """Classify every input and write the table `output`; give the number of images that could not be read.
+    """Classify every input and write the table `output`; give the number of images that could be read.
 
     Raises:
         ConfigError: model, inputs, output or a number are wrong.
@@ -113,14 +113,16 @@ def predict(model: str, inputs: list[str], output: Path, top_k: int, batch_size:
             rows.append(
                 [str(path), *(cell for index in best for cell in (class_names[index], f"{probabilities[index]:.6f}"))]
             )
+    unfinished = output.with_name(f".{output.name}.unfinished")
     try:
-        with output.open("w", newline="", encoding="utf-8") as file:
+        # A file name that is not valid UTF-8 keeps its bytes.
+        with unfinished.open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
             csv.writer(file).writerows([header, *rows])
+        unfinished.replace(output)
     except OSError as error:
         raise ConfigError(f"{output} cannot be written: {error.strerror}. Try --output predictions.csv.") from error
-    unreadable = len(paths) - len(rows)
-    print(f"{len(rows)} images classified, {unreadable} unreadable. Table: {output}")
-    return unreadable
+    print(f"{len(rows)} images classified, {len(paths) - len(rows)} unreadable. Table: {output}")
+    return len(rows)
 
 
 def _batches(paths: list[Path], data_spec: dict[str, Any], batch_size: int) -> Iterator[tuple[list[Path], np.ndarray]]:

@@ -24,12 +24,14 @@ from .configuration import CONFIG_DIR, RUN_DIR_VARIABLE, ConfigError, find_check
 
 # Groups whose files change others. What they write is held against the files that they change.
 PRESETS = ("debug", "experiment")
+# Keys whose values are taken as they are typed: a comma or a bracket in a path means nothing to Hydra.
+PATHS = ("checkpoint", "output", "hydra.run.dir")
 HELP = "`python train.py --help` lists what can be set."
 
 
 def start(main: Callable[[], Any], config_name: str) -> None:
     """Check the command line, then run the door under Hydra."""
-    sys.argv[1:] = switch_off(sys.argv[1:])
+    sys.argv[1:] = [quote(argument) for argument in switch_off(sys.argv[1:])]
     arguments = get_args_parser().parse_args()
     only_shows = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
     try:
@@ -47,6 +49,28 @@ def start(main: Callable[[], Any], config_name: str) -> None:
         # One process speaks for all; the others are heard when something is wrong.
         sys.argv.append("hydra.job_logging.root.level=WARNING")
     main()
+
+
+def quote(argument: str) -> str:
+    """Quote a path, or text that Hydra could not read otherwise: `name=für`, `checkpoint=/data/a,b=c.ckpt`."""
+    key, _, value = argument.partition("=")
+    if (
+        not re.fullmatch(r"[+~]*[A-Za-z_][\w./@-]*", key)
+        or "=" not in argument
+        or value[:1] in ("'", '"')
+        or "${" in value
+    ):
+        return argument
+    try:
+        if key not in PATHS:
+            parse([argument])
+            return argument
+    except ConfigError:
+        pass
+    mark = '"' if "'" in value else "'"
+    # Hydra reads a backslash as one, unless it stands before the closing mark's like.
+    text = re.sub(rf"(\\*)({mark}|\Z)", lambda found: found[1] * 2 + (f"\\{mark}" if found[2] else ""), value)
+    return f"{key}={mark}{text}{mark}"
 
 
 def switch_off(arguments: list[str]) -> list[str]:
@@ -103,11 +127,14 @@ def single_requests(overrides: list[str], multirun: bool) -> Iterator[list[str]]
 
 def parse(overrides: list[str]) -> list[Override]:
     try:
-        return OverridesParser.create().parse_overrides(overrides)
+        parsed = OverridesParser.create().parse_overrides(overrides)
+        if all(override.key_or_group for override in parsed):
+            return parsed
+        raise HydraException("There is a value without a key.")
     except HydraException as error:
         raise ConfigError(
-            f"The command line could not be read: {str(error).splitlines()[0]} Overrides look like key=value; "
-            "quote a value with blanks or special characters: 'name=\"my run\"'."
+            f"The command line could not be read: {str(error).splitlines()[0].rstrip('.')}. Overrides look like "
+            "key=value. Try python train.py --help."
         ) from error
 
 
@@ -138,6 +165,9 @@ def check(config_name: str, overrides: list[str]) -> None:
             raise ConfigError(_choice_message(group, option, options))
     shipped = _compose(config_name, [f"{group}={choices[group]}" for group in choices if _is_shipped(group, choices)])
     compare(plain(asked, resolve=False), plain(shipped, resolve=False))
+    left_out = [str(key) for key in shipped if key not in asked and key not in _optional_groups()]
+    if left_out:
+        raise ConfigError(f"A run cannot do without {left_out[0]}. Leave out ~{left_out[0]}.")
     if asked.resume is not None:
         raise ConfigError(
             f"resume={asked.resume} is not built yet: a run cannot be continued. Start a new run without resume=."
@@ -148,7 +178,7 @@ def check(config_name: str, overrides: list[str]) -> None:
             raise ConfigError(
                 f"{key} must consist of letters, digits, '-', '_' and '.', got {asked[key]}. Try {key}=trial-1."
             )
-    _refuse_existing_run(Path(asked.hydra.run.dir))
+    _check_run_directory(asked.hydra.run.dir)
 
 
 def _is_shipped(group: str, choices: dict[str, Any]) -> bool:
@@ -156,7 +186,14 @@ def _is_shipped(group: str, choices: dict[str, Any]) -> bool:
     return known and choices[group] is not None and not group.startswith("hydra/") and group not in PRESETS
 
 
-def _refuse_existing_run(directory: Path) -> None:
+def _check_run_directory(run_dir: str) -> None:
+    directory = Path(run_dir).absolute()
+    existing = next(folder for folder in (directory, *directory.parents) if folder.exists())
+    if not run_dir or not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ConfigError(
+            f"A run cannot be written to {directory}: {existing} is no folder that you may write to. "
+            "Try hydra.run.dir=DIR with another folder."
+        )
     # Of several ranks that a launcher starts, the first may already have begun.
     launched = "LOCAL_RANK" in os.environ or "SLURM_PROCID" in os.environ
     if (directory / "environment.json").exists() and not launched:
@@ -184,7 +221,7 @@ def _compose(config_name: str, overrides: list[str]) -> DictConfig:
         # Hydra's word for a number or null where a group's option was expected.
         for override in parse(overrides):
             options = [file.stem for file in (CONFIG_DIR / override.key_or_group).glob("*.yaml")]
-            if options and not isinstance(override.value(), str | list):
+            if options and not override.is_delete() and not isinstance(override.value(), str | list):
                 message = _choice_message(override.key_or_group, written_value(override.value()), options)
                 raise ConfigError(message) from error
         raise

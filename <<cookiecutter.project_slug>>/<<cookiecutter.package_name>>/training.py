@@ -1,6 +1,7 @@
 """One training run from top to bottom: fit, test the best checkpoint, export it, write down the result."""
 
 import logging
+import math
 import os
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from omegaconf import DictConfig, OmegaConf
 from .building import build, build_model
 from .callbacks.end_of_run import EndOfRun
 from .callbacks.throughput import Throughput
+from .checkpoints import AtomicCheckpointIO
 from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
 from .console import quiet_libraries
 from .machine import fit_to_machine
@@ -36,6 +38,8 @@ def train(config: DictConfig) -> None:
     quiet_libraries()
     run_dir = Path(HydraConfig.get().runtime.output_dir).absolute()
     settled = fit_to_machine(config)
+    if not 0 <= settled.seed < 2**32:
+        raise ConfigError(f"seed must lie between 0 and {2**32 - 1}, got {settled.seed}. Try seed=0.")
     seed_everything(settled.seed, workers=True, verbose=False)
 
     datamodule = build(settled.data)
@@ -84,6 +88,7 @@ def train(config: DictConfig) -> None:
                 trainer.test(model, datamodule=datamodule, verbose=False)
             results["metrics"] |= plain_metrics(trainer)
         if trainer.is_global_zero:
+            results["errors"] += diverged(results["metrics"])
             finish(model, datamodule, callbacks, results)
             results["duration_s"] = perf_counter() - started
             write_json(run_dir / "results.json", results)
@@ -93,6 +98,7 @@ def train(config: DictConfig) -> None:
             # Only a wandb run stays open by itself, and a second job of this process would write into it.
             getattr(logger, "close", lambda: None)()
     if trainer.is_global_zero and results["errors"]:
+        print("", *(f"Error: {error}" for error in results["errors"]), sep="\n", file=sys.stderr)
         sys.exit(1)
 
 
@@ -136,6 +142,8 @@ def build_trainer(config: DictConfig, run_dir: Path, callbacks: list[Callback]) 
         ModelSummary: "enable_model_summary",
     }.items():
         arguments[switch] = any(isinstance(callback, kind) for callback in callbacks)
+    plugins = arguments["plugins"] or []
+    arguments["plugins"] = [AtomicCheckpointIO(), *(plugins if isinstance(plugins, list) else [plugins])]
     arguments["default_root_dir"] = arguments["default_root_dir"] or run_dir
     try:
         return Trainer(**arguments, callbacks=callbacks, logger=False)
@@ -161,9 +169,16 @@ def shell_exit_codes(trainer: Trainer) -> Iterator[None]:
         yield
     except SystemExit:
         # Lightning ends the process with codes of its own.
-        sys.exit(143 if trainer.received_sigterm else 130)
+        _leave(trainer, 143 if trainer.received_sigterm else 130)
     if trainer.received_sigterm:
-        sys.exit(143)
+        _leave(trainer, 143)
+
+
+def _leave(trainer: Trainer, code: int) -> None:
+    last = checkpoints(trainer)["last_checkpoint"]
+    if trainer.is_global_zero:
+        print(f"\nStopped. The last checkpoint: {shown(last) if last else 'none was written yet'}", file=sys.stderr)
+    sys.exit(code)
 
 
 def checkpoints(trainer: Trainer) -> dict[str, Any]:
@@ -175,6 +190,12 @@ def checkpoints(trainer: Trainer) -> dict[str, Any]:
         "best_checkpoint": (best.best_model_path if best else "") or None,
         "last_checkpoint": (last.best_model_path if last else "") or None,
     }
+
+
+def diverged(metrics: dict[str, float]) -> list[str]:
+    """Say which losses are no numbers any more."""
+    lost = [f"{name} is {value}" for name, value in metrics.items() if "loss" in name and not math.isfinite(value)]
+    return [f"Training diverged: {', '.join(lost)}. Try a smaller optimizer.lr."] if lost else []
 
 
 def plain_metrics(trainer: Trainer) -> dict[str, float]:
@@ -199,7 +220,7 @@ def summary(results: dict[str, Any]) -> str:
     for stage in ("test", "val"):
         reached = [f"{name} {value:.4f}" for name, value in sorted(metrics.items()) if name.startswith(f"{stage}/")]
         if reached:
-            lines.append((stage, "  ".join(reached)))
+            lines.append((stage, "  ".join(reached) + ("  (last epoch)" if stage == "val" else "")))
     lines.append(("trained", f"{results['epochs']} epochs, {results['steps']} steps, {results['precision']}"))
     lines.append(("speed", f"{speed:,.0f} training samples/s, {results['duration_s']:.1f} s in all"))
     lines.append(("run", shown(results["run_dir"])))

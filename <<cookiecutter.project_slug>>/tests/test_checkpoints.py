@@ -8,11 +8,12 @@ import pickle
 import pytest
 import torch
 from hydra.utils import instantiate
+from lightning.pytorch.plugins.io import TorchCheckpointIO
 from omegaconf import OmegaConf
 
 from << cookiecutter.package_name >> import run_directory
 from << cookiecutter.package_name >>.building import build, check_targets
-from << cookiecutter.package_name >>.checkpoints import read_checkpoint
+from << cookiecutter.package_name >>.checkpoints import AtomicCheckpointIO, read_checkpoint
 from << cookiecutter.package_name >>.configuration import ConfigError
 
 OWN_MODULE = run_directory.__name__
@@ -177,6 +178,37 @@ def test_a_bare_pickle_is_refused_unrun(here, mark, tmp_path):
     (tmp_path / "bare.ckpt").write_bytes(pickle.dumps(Pickled(mark)))
     assert here("eval", "checkpoint=bare.ckpt").returncode == 2
     assert not mark.exists()
+
+
+def test_half_a_checkpoint_is_refused(trained_run, here, tmp_path):
+    whole = (trained_run.path / "checkpoints" / "best.ckpt").read_bytes()
+    for size in (0, 1000, len(whole) // 2, len(whole) - 1):
+        (tmp_path / "half.ckpt").write_bytes(whole[:size])
+        done = here("eval", f"checkpoint={tmp_path / 'half.ckpt'}")
+        assert done.returncode == 2
+        assert "half.ckpt is not a checkpoint that can be trusted" in done.stderr
+
+
+def test_weights_that_do_not_fit_the_code_are_told(crafted, here):
+    done = here("eval", f"checkpoint={crafted(config={'model': {'net': {'widths': [8, 8]}}})}")
+    assert done.returncode == 2
+    assert "does not fit this code" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_checkpoint_is_in_its_place_only_once_it_is_whole(tmp_path, monkeypatch):
+    path = tmp_path / "last.ckpt"
+    AtomicCheckpointIO().save_checkpoint({"weights": torch.ones(3)}, path)
+
+    def half(self, checkpoint, path, storage_options=None):
+        path.write_bytes(b"half")
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(TorchCheckpointIO, "save_checkpoint", half)
+    with pytest.raises(OSError, match="No space left"):
+        AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(3)}, path)
+    assert torch.load(path, weights_only=True)["weights"].tolist() == [1, 1, 1]
+    assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
 
 
 def test_a_checkpoint_of_another_project_is_refused(here, tmp_path):

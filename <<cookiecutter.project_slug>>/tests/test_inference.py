@@ -1,6 +1,7 @@
 """predict.py: which files are found, what stands in the table, and what is refused."""
 
 import csv
+import os
 
 import numpy as np
 import pytest
@@ -114,6 +115,23 @@ def test_an_unreadable_file_is_skipped_named_and_counted(predict, pictures):
     assert done.stderr.count("Skipped: ") == 1
     assert f"{pictures / '07.png'} cannot be read as an image" in done.stderr
     assert "19 images classified, 1 unreadable" in done.stdout
+
+
+def test_a_file_name_that_is_no_text_keeps_its_bytes(here, trained_run, digits, tmp_path):
+    name = os.fsencode(tmp_path) + b"/\xff.png"
+    picture = tmp_path / "0.png"
+    Image.fromarray(digits.images[0, 0].numpy()).save(picture)
+    picture.rename(os.fsdecode(name))
+    done = here("predict", trained_run.path, os.fsdecode(name), "--output", tmp_path / "table.csv")
+    assert done.returncode == 0
+    assert b"\xff.png,6," in (tmp_path / "table.csv").read_bytes()
+
+
+def test_a_command_that_could_read_no_image_has_failed(here, trained_run, tmp_path):
+    (tmp_path / "no.png").write_text("no image", encoding="utf-8")
+    done = here("predict", trained_run.path, tmp_path / "no.png", "--output", tmp_path / "table.csv")
+    assert done.returncode == 1
+    assert "0 images classified, 1 unreadable" in done.stdout
 
 
 def test_an_image_of_another_size_and_mode_is_read_as_the_model_needs_it(predict, tmp_path, digits, trained_run):

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from << cookiecutter.package_name >>.configuration import ConfigError
-from << cookiecutter.package_name >>.request import check, single_requests, switch_off
+from << cookiecutter.package_name >>.request import check, parse, quote, single_requests, switch_off
 
 # What is typed, and what the answer must name: what was found, what is allowed, what to type.
 WRONG = {
@@ -50,7 +50,12 @@ WRONG = {
     "resume=auto": ("resume=auto is not built yet", "cannot be continued", "without resume="),
     "name=../x": ("got ../x", "name must consist of letters, digits", "Try name=trial-1"),
     "run_id=a/b": ("got a/b", "run_id must consist of letters, digits", "Try run_id=trial-1"),
-    "foo": ("'foo'", "key=value", "quote a value"),
+    "foo": ("'foo'", "key=value", "Try python train.py --help"),
+    "=3": ("a value without a key", "key=value", "Try python train.py --help"),
+    "~model": ("A run cannot do without model", "Leave out", "~model"),
+    "mode=up": ("got up", "mode must be min or max", "Try mode=min"),
+    "experiment=exmple": ("experiment=exmple does not exist", "Allowed: example, null", "Try experiment=example"),
+    "hydra.run.dir=": ("cannot be written", "no folder that you may write to", "Try hydra.run.dir=DIR"),
 }
 
 # Requests, and what they change.
@@ -99,6 +104,36 @@ def test_a_right_request_reaches_the_configuration(kind, compose):
     cfg = compose(*RIGHT[kind])
     for key, value in RIGHT[kind].values():
         assert OmegaConf.select(cfg, key) == value
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["a b", "o u't,[=$", 'x"y', 'it\'s "q"', "back\\", "back\\'x\"", "jü", "a=b,c", "{x}", "", "null", "1"],
+)
+def test_a_path_reaches_the_configuration_as_it_was_typed(value):
+    (override,) = parse([quote(f"checkpoint={value}")])
+    assert override.value() == value
+
+
+def test_only_what_hydra_cannot_read_is_quoted():
+    assert quote("name=für") == "name='für'"
+    for typed in ("optimizer.lr=1", "model.net.widths=[1,2]", "seed=1,2", "name='a b'", "-m", "~export", "foo"):
+        assert quote(typed) == typed
+
+
+def test_a_file_in_the_place_of_logs_is_told(here, project):
+    logs, aside = project / "logs", project / "logs aside"
+    if logs.exists():
+        logs.rename(aside)
+    logs.touch()
+    try:
+        done = here("train", "trainer.fast_dev_run=true")
+    finally:
+        logs.unlink()
+        if aside.exists():
+            aside.rename(logs)
+    assert done.returncode == 2
+    assert f"{logs} is no folder that you may write to" in done.stderr
 
 
 def test_every_job_of_a_grid_is_checked():

@@ -347,6 +347,29 @@ def test_settings_that_lightning_refuses_end_in_one_message(here, tmp_path):
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("seed=-1", "seed must lie between 0 and 4294967295, got -1"),
+        ("model.net.dropout=2", "dropout probability has to be between 0 and 1, but got 2"),
+        ("optimizer.lr=-1", "Invalid learning rate: -1"),
+    ],
+)
+def test_a_value_that_a_library_refuses_ends_in_one_message(wrong, told, here, tmp_path):
+    done = here("train", *QUICK, wrong, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_run_that_diverges_has_failed_and_says_so(here, tmp_path):
+    done = here("train", *QUICK, "optimizer.lr=1e9", f"hydra.run.dir={tmp_path / 'run'}", "optimizer.weight_decay=1.0")
+    assert done.returncode == 1
+    assert "Error: Training diverged: " in done.stderr
+    assert "Try a smaller optimizer.lr" in done.stderr
+    assert results_of(tmp_path / "run")["errors"] != []
+
+
 def test_a_monitor_that_is_never_logged_ends_in_one_message(here, tmp_path):
     done = here("train", *QUICK, "monitor=val/f1", f"hydra.run.dir={tmp_path / 'run'}")
     assert done.returncode == 2

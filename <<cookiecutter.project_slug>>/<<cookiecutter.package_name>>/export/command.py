@@ -8,6 +8,7 @@ from omegaconf import DictConfig
 
 from ..building import build
 from ..checkpoints import read_checkpoint
+from ..configuration import shown
 from ..console import quiet_libraries
 from ..evaluation import asked_of
 from .parity import check_formats, export_model
@@ -27,7 +28,9 @@ def export(request: DictConfig) -> None:
     output = Path(request.output).expanduser().absolute()
     records = export_model(checkpoint.build_model(), images, list(request.formats), output, request.tolerance)
     for record in records:
-        measured = f"{output / record['path']} (largest difference {record.get('max_difference', float('nan')):.1e})"
+        measured = (
+            f"{shown(output / record['path'])} (largest difference {record.get('max_difference', float('nan')):.1e})"
+        )
         log.info("%s: %s", record["format"], record.get("error") or measured)
     if any("error" in record for record in records):
         sys.exit(1)

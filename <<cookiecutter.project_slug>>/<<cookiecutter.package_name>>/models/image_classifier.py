@@ -104,7 +104,10 @@ class ImageClassifier(LightningModule):
                 "The run has no end that a learning-rate schedule could be laid over. "
                 "Set trainer.max_epochs or trainer.max_steps. Try trainer.max_epochs=20."
             )
-        optimizer = self.build_optimizer(self.parameters())
+        try:
+            optimizer = self.build_optimizer(self.parameters())
+        except ValueError as error:
+            raise ConfigError(f"The optimizer refuses its arguments: {error}. Try optimizer.lr=0.001.") from error
         scheduler = self.build_scheduler(optimizer, total_steps=int(total_steps))
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
 
