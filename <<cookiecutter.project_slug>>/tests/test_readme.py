@@ -32,11 +32,11 @@ def started_by(*beginnings):
 
 @pytest.fixture
 def place(trained_run, tmp_path):
-    """Give a folder in which logs/latest is a run and IMAGES a folder of pictures."""
+    """Give a folder in which logs/latest is a run and samples a folder of pictures."""
     (tmp_path / "logs").mkdir()
     shutil.copytree(trained_run.path, tmp_path / "logs" / "latest")
-    (tmp_path / "IMAGES").mkdir()
-    Image.new("L", (8, 8), 128).save(tmp_path / "IMAGES" / "grey.png")
+    (tmp_path / "samples").mkdir()
+    Image.new("L", (8, 8), 128).save(tmp_path / "samples" / "grey.png")
     return tmp_path
 
 
@@ -74,12 +74,12 @@ def test_every_command_on_a_run_works(command, here, place):
 # The module is loaded already; it is run a second time under its own name.
 @pytest.mark.filterwarnings("ignore:.*found in sys.modules:RuntimeWarning")
 @pytest.mark.parametrize("command", started_by("python -m "))
-def test_every_module_that_is_run_works(command, place, monkeypatch):
+def test_every_module_that_is_run_works(command, tmp_path, monkeypatch):
     module, *arguments = shlex.split(command)[2:]
-    monkeypatch.chdir(place)
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [module, *arguments])
     runpy.run_module(module, run_name="__main__")
-    assert len(list((place / arguments[0]).glob("*.png"))) == 10
+    assert len(list((tmp_path / arguments[0]).glob("*.png"))) == 10
 
 
 @pytest.mark.parametrize("command", started_by("make "))
