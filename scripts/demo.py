@@ -57,9 +57,8 @@ def main() -> None:
         "predictions": tables[exported],
     }
     print(
-        f"\ntest accuracy {results['metrics']['test/acc']:.4f} after {results['duration_s']:.0f} s of training, testing"
-    )
-    print(f"and exporting; exported file and checkpoint name the same class for {same} of {len(shipped)} images.\n")
+    print(f"\ntest accuracy {results['metrics']['test/acc']:.4f} after {results['duration_s']:.0f} s; ", end="")
+    print(f"the exported file and the checkpoint name the same class for {same} of {len(shipped)} images.\n")
     print(*(f"{name:<12} {place}" for name, place in places.items()), sep="\n")
     if same != len(shipped):
         sys.exit("The exported file and the checkpoint disagree.")
