@@ -56,7 +56,6 @@ def main() -> None:
         "exported": exported,
         "predictions": tables[exported],
     }
-    print(
     print(f"\ntest accuracy {results['metrics']['test/acc']:.4f} after {results['duration_s']:.0f} s; ", end="")
     print(f"the exported file and the checkpoint name the same class for {same} of {len(shipped)} images.\n")
     print(*(f"{name:<12} {place}" for name, place in places.items()), sep="\n")
