@@ -83,6 +83,7 @@ def test_a_project_holds_exactly_these_files(bake: Callable[..., Path]) -> None:
         *("export/__init__.py", "export/callback.py", "export/command.py", "export/onnx.py", "export/parity.py"),
         *("loggers/__init__.py", "loggers/wandb.py"),
         *("models/__init__.py", "models/image_classifier.py", "models/networks.py", "models/preprocess.py"),
+        *("models/pretrained.py", "optim/parameter_groups.py"),
         *("optim/__init__.py", "optim/schedules.py"),
     }
     top = {path for path in found if not path.startswith(("image_classifier/", "configs/", "tests/"))}

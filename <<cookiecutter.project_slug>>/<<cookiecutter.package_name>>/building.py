@@ -2,6 +2,7 @@
 
 import inspect
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -58,14 +59,24 @@ def build(config: DictConfig, **arguments: Any) -> Any:
 
 def build_model(config: DictConfig, data_spec: DataSpec) -> ImageClassifier:
     """Build the classifier that a run's configuration describes; its ends fit the data."""
+    net = build(config.model.net, data_spec=data_spec)
+    if getattr(net, "normalisation", None):
+        # Pretrained weights know images by the mean and deviation of their own training.
+        mean, std = net.normalisation
+        data_spec = replace(data_spec, mean=mean, std=std)
     parts = {
-        "net": build(config.model.net, data_spec=data_spec),
-        "optimizer": build(config.optimizer),
+        "net": net,
+        "optimizer": build(_without(config.optimizer, "backbone_lr_scale")),
         "scheduler": build(config.scheduler),
+        "backbone_lr_scale": config.optimizer.get("backbone_lr_scale", 1.0),
     }
-    around_the_net = OmegaConf.masked_copy(config.model, [key for key in config.model if key != "net"])
+    around_the_net = _without(config.model, "net")
     model: ImageClassifier = build(around_the_net, data_spec=data_spec, **parts)
     return model
+
+
+def _without(config: DictConfig, name: str) -> DictConfig:
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key != name])
 
 
 def check_targets(config: Any) -> None:

@@ -38,8 +38,12 @@ class Checkpoint:
 
     def build_model(self) -> ImageClassifier:
         """Build the model of the checkpoint in float32 on the CPU, ready to evaluate."""
+        config = self.config.copy()
+        if "pretrained" in config.model.net:
+            # The weights are in this file; no others are downloaded.
+            config.model.net.pretrained = False
         try:
-            model = build_model(self.config, self.data_spec)
+            model = build_model(config, self.data_spec)
             model.load_state_dict(self.state_dict)
         except (RuntimeError, OmegaConfBaseException) as error:
             raise ConfigError(

@@ -12,6 +12,8 @@ EXPECTED_WARNINGS = (
     "Experiment logs directory .* exists and is not empty",
     # Batches are served whole from memory, so worker processes would only cost.
     "The '.*_dataloader' does not have many workers",
+    # Averages of an epoch are logged however few batches it has.
+    "The number of training batches .* is smaller than the logging interval",
     # The first convolution of grey images has two equal layouts of its gradient; nothing is slower for it.
     "Grad strides do not match bucket view strides",
     # Of Lightning's own code.

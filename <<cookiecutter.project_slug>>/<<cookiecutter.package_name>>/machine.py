@@ -22,6 +22,8 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
             log.info("strategy=%s does not run on Apple's GPU: using the CPU", trainer.strategy)
     if str(trainer.devices) in ("auto", "-1"):
         trainer.devices = torch.cuda.device_count() if trainer.accelerator in ("cuda", "gpu") else 1
+    if trainer.accelerator in ("cuda", "gpu"):
+        torch.set_float32_matmul_precision(settled.get("matmul_precision", "highest"))
     on_cpu = trainer.accelerator == "cpu"
     if trainer.precision == "16-mixed" and on_cpu:
         trainer.precision = "bf16-mixed"
@@ -30,6 +32,11 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
         # Adam's usual 1e-8 is 0 in fp16: the first step would divide by it and end in NaN.
         settled.optimizer.eps = 1e-4
         log.info("precision=16-true: optimizer.eps=0.0001, since Adam's own is 0 in fp16")
+    if settled.optimizer.get("fused") == "auto":
+        # A fused optimizer unscales gradients by itself in mixed precision, and Lightning could not clip them any more.
+        clipped = "mixed" in trainer.precision and trainer.gradient_clip_val
+        half = trainer.precision in ("16-true", "bf16-true")
+        settled.optimizer.fused = not clipped and not half and trainer.accelerator != "mps"
     if trainer.get("sync_batchnorm") == "auto":
         # SyncBatchNorm has no CPU implementation: it would end `trainer=ddp` there.
         trainer.sync_batchnorm = not on_cpu and trainer.devices != 1

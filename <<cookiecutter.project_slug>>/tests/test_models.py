@@ -1,10 +1,14 @@
 """Every shipped network learns, fits its data's specification and carries its own preprocessing."""
 
+from pathlib import Path
+
 import pytest
 import torch
+import torchvision
 
 from << cookiecutter.package_name >>.building import build_model
-from << cookiecutter.package_name >>.configuration import CONFIG_DIR, ConfigError
+from << cookiecutter.package_name >>.checkpoints import read_checkpoint
+from << cookiecutter.package_name >>.configuration import CONFIG_DIR, ConfigError, plain
 from << cookiecutter.package_name >>.data.digits import digit_images
 from << cookiecutter.package_name >>.data.spec import DataSpec
 from << cookiecutter.package_name >>.models import networks
@@ -100,3 +104,58 @@ def test_an_argument_that_a_network_lacks_is_refused_with_those_it_has(compose):
 def test_a_network_that_does_not_exist_is_refused(compose):
     with pytest.raises(ConfigError, match=r"models\.networks\.MLPP"):
         build_model(compose("model=mlp", f"model.net._target_={networks.__name__}.MLPP"), spec())
+
+
+# Networks of torchvision.
+
+
+@pytest.fixture
+def stored_weights(tmp_path, monkeypatch):
+    """Put weights where torchvision looks before it downloads: `stored_weights("resnet18")`."""
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path))
+
+    def store(name):
+        torch.manual_seed(5)
+        weights = torchvision.models.get_model(name).state_dict()
+        file = tmp_path / "hub" / "checkpoints" / Path(torchvision.models.get_model_weights(name).DEFAULT.url).name
+        file.parent.mkdir(parents=True)
+        torch.save(weights, file)
+        return weights
+
+    return store
+
+
+def test_pretrained_weights_are_loaded_under_a_new_head_with_their_own_normalisation(compose, stored_weights):
+    weights = stored_weights("mobilenet_v3_small")
+    classifier = build_model(compose("model=torchvision", "model.net.pretrained=true"), spec(1, 32, classes=4))
+    assert torch.equal(classifier.net.net.features[0][0].weight, weights["features.0.0.weight"])
+    assert classifier.net.head.weight.shape == (4, 1024)
+    # The figures of ImageNet, with which torchvision's weights were trained.
+    assert classifier.preprocess.mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
+    assert classifier.data_spec.std == pytest.approx((0.229, 0.224, 0.225))
+    assert classifier(noise(2, 1, 32)).shape == (2, 4)
+
+
+def test_a_checkpoint_of_a_pretrained_network_downloads_nothing(compose, stored_weights, tmp_path, monkeypatch):
+    stored_weights("mobilenet_v3_small")
+    cfg = compose("model=torchvision", "model.net.pretrained=true")
+    classifier = build_model(cfg, spec(3, 32)).eval()
+    data_spec, config = classifier.data_spec.to_dict(), plain(cfg)
+    torch.save({"state_dict": classifier.state_dict(), "config": config, "data_spec": data_spec}, tmp_path / "a.ckpt")
+    monkeypatch.setenv("TORCH_HOME", str(tmp_path / "empty"))
+    monkeypatch.setattr(torch.hub, "download_url_to_file", None)
+    again = read_checkpoint(tmp_path / "a.ckpt").build_model()
+    image = noise(2, 3, 32)
+    torch.testing.assert_close(again(image), classifier(image))
+
+
+def test_an_unknown_network_of_torchvision_names_those_that_exist(compose):
+    with pytest.raises(ConfigError, match=r"name=resnet99 does not exist\. Allowed: alexnet, .*Try model\.net\.name="):
+        build_model(compose("model=torchvision", "model.net.name=resnet99"), spec())
+
+
+def test_only_a_resnet_has_a_stem_for_small_images(compose):
+    net = build_model(compose("model=resnet18"), spec(3, 32)).net.net
+    assert net.maxpool(net.conv1(torch.zeros(1, 3, 32, 32))).shape == (1, 64, 32, 32)
+    with pytest.raises(ConfigError, match="small_images fits ResNets, not mobilenet_v3_small"):
+        build_model(compose("model=torchvision", "model.net.small_images=true"), spec())

@@ -1,6 +1,8 @@
 """The LightningModule behind every network: preprocessing, loss, metrics, optimizer and schedule."""
 
+import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -13,23 +15,29 @@ from torchmetrics.classification import MulticlassAccuracy
 from ..configuration import ConfigError
 from ..data.loading import Batch
 from ..data.spec import DataSpec
+from ..optim.parameter_groups import check_groups, parameter_groups, table
+from ..optim.schedules import Schedule
 from .preprocess import Preprocess
+
+log = logging.getLogger(__name__)
 
 
 class ImageClassifier(LightningModule):
     """
     Args:
         net: from normalised images (N, C, H, W) to logits (N, classes).
-        optimizer: from parameters to an optimizer.
-        scheduler: from an optimizer and the run's number of optimizer steps to a schedule that is stepped with them.
+        optimizer: takes groups of parameters; its `lr` and `weight_decay` are those of the head's matrices.
+        scheduler: takes the optimizer and the run's number of optimizer steps; see optim/schedules.py.
+        backbone_lr_scale: learning rate of all but the network's `head`, as a share of the optimizer's.
     """
 
     def __init__(
         self,
         net: nn.Module,
         data_spec: DataSpec,
-        optimizer: Callable[..., torch.optim.Optimizer],
-        scheduler: Callable[..., torch.optim.lr_scheduler.LRScheduler],
+        optimizer: "partial[torch.optim.Optimizer]",
+        scheduler: Callable[..., Schedule],
+        backbone_lr_scale: float = 1.0,
     ) -> None:
         super().__init__()
         self.data_spec = data_spec
@@ -40,6 +48,7 @@ class ImageClassifier(LightningModule):
         self.loss = nn.CrossEntropyLoss()
         self.build_optimizer = optimizer
         self.build_scheduler = scheduler
+        self.backbone_lr_scale = backbone_lr_scale
         # Summed on the device and read once an epoch: a value read every step would wait for the device every step.
         stages = ("train", "val", "test")
         # NaN is kept: a loss that is not a number has to be seen.
@@ -104,12 +113,16 @@ class ImageClassifier(LightningModule):
                 "The run has no end that a learning-rate schedule could be laid over. "
                 "Set trainer.max_epochs or trainer.max_steps. Try trainer.max_epochs=20."
             )
+        settings = self.build_optimizer.keywords
+        groups = parameter_groups(self.net, settings["lr"], settings.get("weight_decay", 0.0), self.backbone_lr_scale)
+        check_groups(self, groups)
+        log.info("%s", table(groups))
         try:
-            optimizer = self.build_optimizer(self.parameters())
+            optimizer = self.build_optimizer(groups)
         except ValueError as error:
             raise ConfigError(f"The optimizer refuses its arguments: {error}. Try optimizer.lr=0.001.") from error
-        scheduler = self.build_scheduler(optimizer, total_steps=int(total_steps))
-        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+        schedule = self.build_scheduler(optimizer, total_steps=int(total_steps))
+        return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         checkpoint["config"] = self.config
