@@ -11,8 +11,8 @@ from << cookiecutter.package_name >>.configuration import CONFIG_DIR, ConfigErro
 from << cookiecutter.package_name >>.data.digits import DigitsDataModule
 from << cookiecutter.package_name >>.data.spec import DataSpec
 from << cookiecutter.package_name >>.machine import fit_to_machine
+from << cookiecutter.package_name >>.optim import parameter_groups as grouping
 from << cookiecutter.package_name >>.optim import schedules
-from << cookiecutter.package_name >>.optim.parameter_groups import check_groups, parameter_groups, table
 
 
 # The share of the optimizer's rate at which step k of n runs, in epoch e, as each file of configs/scheduler sets it.
@@ -197,7 +197,7 @@ def cnn(compose):
 
 
 def test_biases_and_norms_do_not_decay_and_a_backbone_learns_at_its_own_rate(cnn):
-    groups = {group["name"]: group for group in parameter_groups(cnn.net, 0.1, 0.5, backbone_lr_scale=0.1)}
+    groups = {group["name"]: group for group in grouping.parameter_groups(cnn.net, 0.1, 0.5, backbone_lr_scale=0.1)}
     names = {id(parameter): name for name, parameter in cnn.net.named_parameters()}
     found = {name: {names[id(parameter)] for parameter in group["params"]} for name, group in groups.items()}
     assert found == {
@@ -210,29 +210,29 @@ def test_biases_and_norms_do_not_decay_and_a_backbone_learns_at_its_own_rate(cnn
         {"head": 0.1, "head, no decay": 0.1, "backbone": 0.01, "backbone, no decay": 0.01}
     )
     assert [group["weight_decay"] for group in groups.values()] == [0.5, 0.0, 0.5, 0.0]
-    assert "backbone, no decay" in table(list(groups.values()))
+    assert "backbone, no decay" in grouping.table(list(groups.values()))
 
 
 def test_a_frozen_parameter_is_in_no_group(cnn):
     cnn.net.features.requires_grad_(False)
-    assert {group["name"] for group in parameter_groups(cnn.net, 0.1, 0.5, 1.0)} == {"head", "head, no decay"}
+    assert {group["name"] for group in grouping.parameter_groups(cnn.net, 0.1, 0.5, 1.0)} == {"head", "head, no decay"}
     cnn.net.requires_grad_(False)
     with pytest.raises(ConfigError, match="nothing to train"):
-        parameter_groups(cnn.net, 0.1, 0.5, 1.0)
+        grouping.parameter_groups(cnn.net, 0.1, 0.5, 1.0)
 
 
 def test_a_parameter_in_no_group_or_in_two_is_an_error(cnn):
-    groups = parameter_groups(cnn.net, 0.1, 0.5, 1.0)
-    check_groups(cnn.net, groups)
+    groups = grouping.parameter_groups(cnn.net, 0.1, 0.5, 1.0)
+    grouping.check_groups(cnn.net, groups)
     with pytest.raises(ValueError, match=r"head\.1\.weight is in 2 groups"):
-        check_groups(cnn.net, [*groups, {"params": [cnn.net.head[1].weight]}])
+        grouping.check_groups(cnn.net, [*groups, {"params": [cnn.net.head[1].weight]}])
     with pytest.raises(ValueError, match="is in 0 groups"):
-        check_groups(cnn.net, groups[:1])
+        grouping.check_groups(cnn.net, groups[:1])
 
 
 def test_an_impossible_scale_is_refused(cnn):
     with pytest.raises(ConfigError, match=r"optimizer\.backbone_lr_scale must be above 0, got 0\. Try"):
-        parameter_groups(cnn.net, 0.1, 0.5, 0)
+        grouping.parameter_groups(cnn.net, 0.1, 0.5, 0)
 
 
 @pytest.mark.parametrize(
