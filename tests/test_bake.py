@@ -76,7 +76,15 @@ def test_a_project_holds_exactly_these_files(bake: Callable[..., Path]) -> None:
     found = {path.relative_to(project).as_posix() for path in text_files(project)}
     package = {path.removeprefix("image_classifier/") for path in found if path.startswith("image_classifier/")}
     assert package == {
-        *("__init__.py", "building.py", "checkpoints.py", "configuration.py", "console.py", "evaluation.py"),
+        *(
+            "__init__.py",
+            "building.py",
+            "checkpoints.py",
+            "comparison.py",
+            "configuration.py",
+            "console.py",
+            "evaluation.py",
+        ),
         *("inference.py", "machine.py", "request.py", "run_directory.py", "training.py"),
         *("callbacks/__init__.py", "callbacks/end_of_run.py", "callbacks/throughput.py"),
         *("data/__init__.py", "data/digits.py", "data/images.py", "data/loading.py", "data/spec.py"),

@@ -248,8 +248,6 @@ def test_a_built_environment_is_proven_and_stays_out_of_the_first_commit(bake, s
 
 def test_the_hook_and_the_project_allow_the_same_pythons(post_gen):
     pyproject = ROOT / PROJECT / "pyproject.toml"
-    if not pyproject.exists():
-        pytest.skip("the project is not there yet")
     (required,) = re.findall(r'^requires-python = "(.*)"', pyproject.read_text(encoding="utf-8"), re.MULTILINE)
     assert required == post_gen.REQUIRES_PYTHON
     minors = [int(version.split(".")[1]) for version in post_gen.PYTHONS]

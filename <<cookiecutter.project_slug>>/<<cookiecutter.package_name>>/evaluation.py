@@ -16,10 +16,10 @@ from torchmetrics.classification import MulticlassConfusionMatrix
 
 from .building import build
 from .checkpoints import Checkpoint, read_checkpoint
+from .comparison import compare
 from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
 from .console import quiet_libraries
 from .machine import fit_to_machine
-from .request import compare
 from .run_directory import write_json
 
 log = logging.getLogger(__name__)
