@@ -136,6 +136,8 @@ def test_a_file_that_differs_from_its_checkpoint_is_an_error(here, alone, writte
     assert record["max_difference"] > 0.5
     assert "differs from the checkpoint by" in record["error"]
     assert "differs from the checkpoint by" in done.stdout
+    # A file that gives other answers must not be there to be shipped, finished or not.
+    assert list((alone.parent / "export").glob("*.onnx")) + list((alone.parent / "export").glob(".*.onnx")) == []
 
 
 @pytest.mark.parametrize(

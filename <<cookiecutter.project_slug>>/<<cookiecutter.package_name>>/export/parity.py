@@ -48,6 +48,8 @@ def export_model(
 ) -> list[dict[str, Any]]:
     """Write each format and compare it with the model on `images` and on random ones, batches of 1, 2 and 7.
 
+    A file that fails the comparison is not kept.
+
     Args:
         images: real ones, uint8 (N, C, H, W).
         tolerance: largest difference of a probability.
@@ -64,19 +66,23 @@ def export_model(
     for name in formats:
         format_module, run = FORMATS[name]
         path = output / f"model{format_module.SUFFIX}"
+        unfinished = path.with_name(f".unfinished{path.suffix}")
         record: dict[str, Any] = {"format": name, "path": path.name}
         try:
-            unfinished = path.with_name(f".unfinished{path.suffix}")
             format_module.write(deployed, data_spec, metadata, unfinished)
             record |= measure_parity(deployed, run(unfinished), images.cpu())
             if record["max_difference"] > tolerance or not np.isfinite(record["max_difference"]):
                 record["error"] = (
                     f"differs from the checkpoint by {record['max_difference']:.2g}, allowed {tolerance:g}"
                 )
-            unfinished.replace(path)
+            else:
+                unfinished.replace(path)
         except Exception as error:
             log.exception("Export to %s failed.", name)
             record["error"] = f"{type(error).__name__}: {error}"
+        finally:
+            # A file that gives other answers than its checkpoint must not be there to be shipped.
+            unfinished.unlink(missing_ok=True)
         records.append(record)
     write_json(output / "export.json", {"tolerance": tolerance, "exports": records})
     return records
