@@ -15,6 +15,7 @@ from << cookiecutter.package_name >>.configuration import ConfigError
 from << cookiecutter.package_name >>.data.digits import DigitsDataModule, digit_images, write_samples
 from << cookiecutter.package_name >>.data.images import read_image
 from << cookiecutter.package_name >>.data.loading import SharedBatches, memory_loader
+from << cookiecutter.package_name >>.data.synthetic import SyntheticDataModule, mean_and_std
 
 
 def digits(**settings):
@@ -335,3 +336,65 @@ def test_a_file_that_cannot_be_read_is_named(saved, tmp_path, damage):
         path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(OSError, match=r"broken picture\.png cannot be read as an image: "):
         read_image(path, 8, 1)
+
+
+def synthetic(**settings):
+    shape = {"channels": 3, "image_size": 8, "num_classes": 4}
+    sizes = {"train_samples": 256, "val_samples": 64, "test_samples": 100, "batch_size": 32}
+    datamodule = SyntheticDataModule(**{**shape, **sizes, **settings})
+    datamodule.setup()
+    return datamodule
+
+
+def test_synthetic_images_have_the_shape_and_number_that_is_asked_for():
+    datamodule = synthetic(channels=1, image_size=5, num_classes=7)
+    sizes = {name: (tuple(split.images.shape), split.images.dtype) for name, split in datamodule.splits.items()}
+    assert sizes == {name: ((count, 1, 5, 5), torch.uint8) for name, count in datamodule.samples.items()}
+    assert {name: len(split) for name, split in datamodule.splits.items()} == {"train": 256, "val": 64, "test": 100}
+    assert set(torch.cat([split.labels for split in datamodule.splits.values()]).tolist()) == set(range(7))
+    spec = datamodule.data_spec
+    assert (spec.class_names, spec.channels, spec.image_size) == (tuple("0123456"), 1, 5)
+
+
+def test_synthetic_images_follow_the_split_seed_and_no_other():
+    assert rows(synthetic(seed=0).splits["test"]) == rows(synthetic(seed=1).splits["test"])
+    assert rows(synthetic(split_seed=0).splits["test"]) != rows(synthetic(split_seed=1).splits["test"])
+
+
+def test_no_synthetic_image_lies_in_two_splits():
+    images = [image for split in synthetic().splits.values() for image in rows(split)]
+    assert len(set(images)) == len(images) == 420
+
+
+def test_mean_and_deviation_of_each_channel_are_those_of_all_pixels():
+    images = torch.randint(0, 256, (2500, 3, 2, 2), dtype=torch.uint8)
+    images[:, 1] //= 3
+    mean, std = mean_and_std(images)
+    pixels = images.double() / 255
+    assert mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), rel=1e-9)
+    assert std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), rel=1e-9)
+    datamodule = synthetic()
+    assert (datamodule.data_spec.mean, datamodule.data_spec.std) == mean_and_std(datamodule.splits["train"].images)
+
+
+def test_a_network_learns_the_synthetic_classes_in_a_moment(compose):
+    datamodule = synthetic()
+    model = build_model(compose("model=mlp"), datamodule.data_spec)
+    quiet = ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary")
+    trainer = Trainer(accelerator="cpu", max_epochs=5, use_distributed_sampler=False, **dict.fromkeys(quiet, False))
+    trainer.fit(model, datamodule=datamodule)
+    trainer.test(model, datamodule=datamodule, verbose=False)
+    assert trainer.callback_metrics["test/acc"] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("name", "smallest"),
+    [
+        *(("channels", 1), ("image_size", 1), ("num_classes", 2), ("batch_size", 1)),
+        *((f"{split}_samples", 1) for split in ("train", "val", "test")),
+    ],
+)
+def test_impossible_settings_of_synthetic_images_are_refused(name, smallest):
+    message = rf"data\.{name} must be at least {smallest}, got {smallest - 1}\. Try data\.{name}={smallest}\."
+    with pytest.raises(ConfigError, match=message):
+        synthetic(**{name: smallest - 1})
