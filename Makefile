@@ -30,8 +30,8 @@ lint: setup
 	.venv/bin/ruff format --check $(SOURCES)
 	.venv/bin/mypy hooks/pre_gen_project.py hooks/post_gen_project.py
 
-bench: setup
-	.venv/bin/python benchmarks/bench.py
+bench: setup  # SUBJECTS="mlp digits" measures these alone.
+	.venv/bin/python benchmarks/bench.py $(SUBJECTS)
 
 clean:
 	rm -rf .venv build .hypothesis .mypy_cache .pytest_cache .ruff_cache

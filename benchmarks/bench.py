@@ -1,70 +1,105 @@
-"""Measures a generated project's training speed beside a hand-written loop. `make bench` runs it.
+"""Measures the subjects beside this file and writes RESULTS.md: `python benchmarks/bench.py [SUBJECT ...]`.
 
-Claim under test: what Lightning, configuration, metrics, callbacks and the CSV log cost on a model so small that the
-cost shows. Both are whole processes, taken in turn, so that a machine that drifts slows both; medians are compared.
+Without a name all are measured; with names the other rows stay as results.json has them.
 """
 
+import argparse
 import json
 import os
 import platform
-import shutil
-import statistics
-import subprocess
+import shlex
 import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from importlib import import_module
 from importlib.metadata import version
-from pathlib import Path
-from time import perf_counter
+from statistics import median
+from typing import Any
 
-ROOT = Path(__file__).resolve().parents[1]
-PROJECT = ROOT / "build" / "bench-project"
-EPOCHS, ROUNDS = 10, 5
+from measuring import HERE, Row, generate
 
-
-def seconds(command: list[str]) -> float:
-    started = perf_counter()
-    subprocess.run(command, check=True, capture_output=True)
-    return perf_counter() - started
+SUBJECTS = ("resnet18", "mlp", "digits", "generation")
+RESULTS, TABLE = HERE / "results.json", HERE / "RESULTS.md"
+PACKAGES = ("torch", "lightning")
 
 
-def generation() -> tuple[float, float]:
-    """Give the seconds of generating the files of a project, and of starting cookiecutter alone."""
-    shutil.rmtree(PROJECT, ignore_errors=True)
-    answers = ("project_name=Bench Project", "environment=none", "git_init=false", "logger=csv")
-    command = [sys.executable, "-m", "cookiecutter", str(ROOT), "--no-input", "--output-dir", str(PROJECT.parent)]
-    return seconds([*command, *answers]), seconds([sys.executable, "-m", "cookiecutter", "--version"])
+def measured(subject: str) -> dict[str, Any]:
+    """Give the rows of a subject and the circumstances under which they were measured."""
+    print(subject, flush=True)
+    module = import_module(subject)
+    rows: list[Row] = module.rows()
+    return {
+        "rows": [asdict(row) for row in rows],
+        "rounds": module.ROUNDS,
+        "threads": module.THREADS or "all",
+        "overrides": shlex.join(getattr(module, "OVERRIDES", ())),
+        "date": datetime.now(UTC).date().isoformat(),
+        "command": shlex.join(["python", "benchmarks/bench.py", *sys.argv[1:]]),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",
+        "versions": ", ".join(
+            [f"Python {platform.python_version()}", *(f"{package} {version(package)}" for package in PACKAGES)]
+        ),
+    }
 
 
-def project_speed(run: int) -> float:
-    """Train with every default on; give training samples per second."""
-    run_dir = PROJECT / "logs" / f"bench-{run}"
-    overrides = [f"trainer.max_epochs={EPOCHS}", f"hydra.run.dir={run_dir}", "export=null"]
-    subprocess.run([sys.executable, str(PROJECT / "train.py"), *overrides], check=True, capture_output=True)
-    return float(json.loads((run_dir / "results.json").read_text(encoding="utf-8"))["train_samples_per_second"])
+def table(results: dict[str, dict[str, Any]]) -> str:
+    lines = [
+        "# Measured side by side",
+        "",
+        "Written by `make bench`; edit nothing here. Two sides are whole processes that take turns, so that a machine",
+        "that drifts slows both. A ratio is taken within each round: median, and lowest to highest in brackets.",
+        "",
+        "| what | here | beside | ratio | wanted |",
+        "|---|---|---|---|---|",
+    ]
+    for subject in results.values():
+        lines += [line(Row(**row)) for row in subject["rows"]]
+    columns = ("rounds", "threads", "date", "versions", "machine", "command")
+    lines += ["", "## Under which circumstances", "", f"| subject | {' | '.join(columns)} |", "|---" * 7 + "|"]
+    for name, subject in results.items():
+        lines.append(f"| {name} | {' | '.join(str(subject[column]) for column in columns)} |")
+    lines += ["", "## What was typed behind `python train.py`", ""]
+    lines += [f"- {name}: `{subject['overrides']}`" for name, subject in results.items() if subject["overrides"]]
+    return "\n".join(lines) + "\n"
 
 
-def handwritten_speed() -> float:
-    command = [sys.executable, str(ROOT / "benchmarks" / "handwritten.py"), str(PROJECT), "bench_project", str(EPOCHS)]
-    return float(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def line(row: Row) -> str:
+    ratios = [ours / theirs for ours, theirs in zip(row.ours, row.theirs, strict=True)]
+    limits = {"at least": row.at_least, "at most": row.at_most}
+    wanted = ", ".join(f"{words} {limit:.2f}" for words, limit in limits.items() if limit is not None)
+    if wanted:
+        within = (row.at_least or 0) <= median(ratios) <= (row.at_most or float("inf"))
+        wanted += ": " + ("reached" if within else "missed")
+    cells = [
+        row.what,
+        f"{number(median(row.ours))} {row.unit}",
+        f"{row.versus}: {number(median(row.theirs))} {row.unit}",
+        f"**{median(ratios):.2f}** ({min(ratios):.2f} to {max(ratios):.2f})",
+        wanted,
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def number(value: float) -> str:
+    """Show three digits that count."""
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
 def main() -> None:
-    PROJECT.parent.mkdir(exist_ok=True)
-    generated, started = zip(*(generation() for _ in range(ROUNDS)), strict=True)
-    project, handwritten = [], []
-    for run in range(ROUNDS):
-        print(f"round {run + 1} of {ROUNDS} ...", flush=True)
-        project.append(project_speed(run))
-        handwritten.append(handwritten_speed())
-    ratios = [ours / theirs for ours, theirs in zip(project, handwritten, strict=True)]
-    machine = f"{os.cpu_count()} cores, {platform.machine()}, Python {platform.python_version()}"
-    versions = ", ".join(f"{package} {version(package)}" for package in ("torch", "lightning"))
-    print(f"\ndigits cnn, batch 64, {EPOCHS} epochs, {ROUNDS} rounds; {machine}; {versions}")
-    print(f"{'training samples/s':<24}{'median':>8}{'lowest':>8}{'highest':>9}")
-    for name, speeds in {"project, defaults on": project, "hand-written loop": handwritten}.items():
-        print(f"{name:<24}{statistics.median(speeds):>8.0f}{min(speeds):>8.0f}{max(speeds):>9.0f}")
-    print(f"{'ratio':<24}{statistics.median(ratios):>8.2f}{min(ratios):>8.2f}{max(ratios):>9.2f}")
-    print(f"\ngenerating the files of a project: {statistics.median(generated):.2f} s, ", end="")
-    print(f"{statistics.median(generated) / statistics.median(started):.1f} times `cookiecutter --version`")
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("subjects", nargs="*", metavar="SUBJECT", help=f"of {', '.join(SUBJECTS)}; all without a name")
+    names = parser.parse_args().subjects or SUBJECTS
+    if unknown := set(names) - set(SUBJECTS):
+        parser.error(f"{', '.join(sorted(unknown))} is no subject. Allowed: {', '.join(SUBJECTS)}.")
+    results = json.loads(RESULTS.read_text(encoding="utf-8")) if RESULTS.exists() else {}
+    generate()
+    for name in names:
+        results[name] = measured(name)
+        # After each, so that an interrupted bench keeps what it measured.
+        results = {subject: results[subject] for subject in SUBJECTS if subject in results}
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+        TABLE.write_text(table(results), encoding="utf-8")
+    print("\n" + TABLE.read_text(encoding="utf-8"))
 
 
 if __name__ == "__main__":
