@@ -11,10 +11,15 @@ from hydra.utils import get_object, instantiate
 from lightning import Callback, LightningDataModule
 from omegaconf import DictConfig, OmegaConf
 from torch import nn
+from torchmetrics import Metric
 
 from .configuration import ConfigError
 from .data.spec import DataSpec
 from .models.image_classifier import ImageClassifier
+
+# Keys of `model` that change how a run trains its network; models/switches.py reads them. What comes out of a
+# checkpoint is built without.
+SWITCHES = ("init_from", "channels_last", "gradient_checkpointing", "compile")
 
 # A configuration out of a checkpoint may have come from anywhere. It may only name classes of these kinds in these
 # packages. Add the packages whose networks, losses or data modules your checkpoints use.
@@ -64,19 +69,32 @@ def build_model(config: DictConfig, data_spec: DataSpec) -> ImageClassifier:
         # Pretrained weights know images by the mean and deviation of their own training.
         mean, std = net.normalisation
         data_spec = replace(data_spec, mean=mean, std=std)
+
+    def metrics(stage: str) -> dict[str, Metric]:
+        chosen = {name: entry for name, entry in config.model.metrics.items() if entry is not None}
+        return {
+            str(name): build(entry, num_classes=data_spec.num_classes)
+            for name, entry in chosen.items()
+            # Of five classes, the true one is always among the best five.
+            if entry.get("top_k", 1) < data_spec.num_classes
+            and (stage != "train" or name in config.model.train_metrics)
+        }
+
     parts = {
         "net": net,
+        "loss": build(config.model.loss),
+        "metrics": metrics,
         "optimizer": build(_without(config.optimizer, "backbone_lr_scale")),
         "scheduler": build(config.scheduler),
         "backbone_lr_scale": config.optimizer.get("backbone_lr_scale", 1.0),
     }
-    around_the_net = _without(config.model, "net")
-    model: ImageClassifier = build(around_the_net, data_spec=data_spec, **parts)
+    others = _without(config.model, "net", "loss", "metrics", "train_metrics", *SWITCHES)
+    model: ImageClassifier = build(others, data_spec=data_spec, **parts)
     return model
 
 
-def _without(config: DictConfig, name: str) -> DictConfig:
-    return OmegaConf.masked_copy(config, [str(key) for key in config if key != name])
+def _without(config: DictConfig, *names: str) -> DictConfig:
+    return OmegaConf.masked_copy(config, [str(key) for key in config if key not in names])
 
 
 def check_targets(config: Any) -> None:

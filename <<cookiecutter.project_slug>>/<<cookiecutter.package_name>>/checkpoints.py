@@ -13,7 +13,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from .building import build_model, check_targets
-from .configuration import ConfigError, find_checkpoint
+from .configuration import ConfigError, find_checkpoint, plain
 from .data.spec import DataSpec
 from .models.image_classifier import ImageClassifier
 
@@ -44,19 +44,28 @@ class Checkpoint:
     state_dict: dict[str, Tensor]
 
     def build_model(self) -> ImageClassifier:
-        """Build the model of the checkpoint in float32 on the CPU, ready to evaluate."""
-        config = self.config.copy()
-        if "pretrained" in config.model.net:
-            # The weights are in this file; no others are downloaded.
-            config.model.net.pretrained = False
+        """
+        Raises:
+            ConfigError: the weights do not fit this code.
+        """
         try:
-            model = build_model(config, self.data_spec)
-            model.load_state_dict(self.state_dict)
+            return plain_model(self.config, self.data_spec, self.state_dict)
         except (RuntimeError, OmegaConfBaseException) as error:
             raise ConfigError(
                 f"{self.path} does not fit this code: {error}\nBring back the code with which it was trained."
             ) from error
-        return model.eval()
+
+
+def plain_model(config: DictConfig, data_spec: DataSpec, state_dict: dict[str, Tensor]) -> ImageClassifier:
+    """Build a model in float32 on the CPU, ready to evaluate; no switch of training wraps or compiles its network."""
+    asked, config = plain(config), config.copy()
+    if "pretrained" in config.model.net:
+        # The weights are at hand; no others are downloaded.
+        config.model.net.pretrained = False
+    model = build_model(config, data_spec)
+    model.load_state_dict(state_dict)
+    model.config = asked
+    return model.eval()
 
 
 def read_checkpoint(path: str | Path) -> Checkpoint:

@@ -5,13 +5,17 @@ import logging
 import torch
 from omegaconf import DictConfig, OmegaConf
 
-from .configuration import plain
+from .configuration import ConfigError, plain
 
 log = logging.getLogger(__name__)
 
 
 def fit_to_machine(config: DictConfig) -> DictConfig:
-    """Give a copy of the configuration in which nothing depends on the machine any more; log each decision."""
+    """Give a copy of the configuration in which nothing depends on the machine any more; log each decision.
+
+    Raises:
+        ConfigError: the machine lacks what the request cannot do without.
+    """
     settled: DictConfig = OmegaConf.create(plain(config))
     trainer = settled.trainer
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
@@ -20,6 +24,11 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
         if trainer.accelerator == "mps" and str(trainer.strategy).startswith("ddp"):
             trainer.accelerator = "cpu"
             log.info("strategy=%s does not run on Apple's GPU: using the CPU", trainer.strategy)
+    if str(trainer.strategy).startswith("fsdp") and trainer.accelerator not in ("cuda", "gpu"):
+        raise ConfigError(
+            f"strategy={trainer.strategy} shares a model out over CUDA devices; this run uses {trainer.accelerator}. "
+            "Try strategy=ddp."
+        )
     if str(trainer.devices) in ("auto", "-1"):
         trainer.devices = torch.cuda.device_count() if trainer.accelerator in ("cuda", "gpu") else 1
     if trainer.accelerator in ("cuda", "gpu"):
@@ -40,5 +49,7 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
     if trainer.get("sync_batchnorm") == "auto":
         # SyncBatchNorm has no CPU implementation: it would end `trainer=ddp` there.
         trainer.sync_batchnorm = not on_cpu and trainer.devices != 1
+    if settled.model.get("channels_last") == "auto":
+        settled.model.channels_last = trainer.accelerator in ("cuda", "gpu")
     log.info("machine: accelerator=%s devices=%s precision=%s", trainer.accelerator, trainer.devices, trainer.precision)
     return settled

@@ -20,14 +20,16 @@ from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ModelSummary, ProgressBar
 from lightning.pytorch.loggers import CSVLogger, Logger
 from omegaconf import DictConfig, OmegaConf
+from torch import Tensor
 
 from .building import build, build_model
 from .callbacks.end_of_run import EndOfRun
 from .callbacks.throughput import Throughput
-from .checkpoints import AtomicCheckpointIO
+from .checkpoints import AtomicCheckpointIO, plain_model
 from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
 from .console import quiet_libraries
 from .machine import fit_to_machine
+from .models.switches import switch_on
 from .run_directory import open_run_directory, write_json
 
 log = logging.getLogger(__name__)
@@ -46,6 +48,7 @@ def train(config: DictConfig) -> None:
     datamodule.prepare_data()
     datamodule.setup()
     model = build_model(settled, datamodule.data_spec)
+    switch_on(model, settled.model)
     # The checkpoint carries what was asked: another machine settles `auto` for itself.
     model.config = plain(config)
     check_monitor(settled.monitor, model.metric_names)
@@ -57,6 +60,9 @@ def train(config: DictConfig) -> None:
         run_in_a_process_of_its_own(run_dir)
         return
     os.environ[RUN_DIR_VARIABLE] = str(run_dir)
+    if trainer.global_rank > 0:
+        # Ranks start from the same weights; their dropout and mixing differ.
+        seed_everything(settled.seed + trainer.global_rank, workers=True, verbose=False)
     if trainer.is_global_zero:
         open_run_directory(run_dir)
         OmegaConf.save(settled, run_dir / "config.yaml", resolve=True)
@@ -80,16 +86,14 @@ def train(config: DictConfig) -> None:
             "steps": trainer.global_step,
             "train_samples_per_second": throughput.samples_per_second(),
         }
-        if results["best_checkpoint"]:
-            best = torch.load(results["best_checkpoint"], map_location="cpu", weights_only=True)
-            model.load_state_dict(best["state_dict"])
+        finished = plain_model(config, model.data_spec, best_weights(trainer, results["best_checkpoint"]))
         if settled.test:
             with shell_exit_codes(trainer):
-                trainer.test(model, datamodule=datamodule, verbose=False)
+                trainer.test(finished, datamodule=datamodule, verbose=False)
             results["metrics"] |= plain_metrics(trainer)
         if trainer.is_global_zero:
             results["errors"] += diverged(results["metrics"])
-            finish(model, datamodule, callbacks, results)
+            finish(finished, datamodule, callbacks, results)
             results["duration_s"] = perf_counter() - started
             write_json(run_dir / "results.json", results)
             log.info(summary(results))
@@ -190,6 +194,14 @@ def checkpoints(trainer: Trainer) -> dict[str, Any]:
         "best_checkpoint": (best.best_model_path if best else "") or None,
         "last_checkpoint": (last.best_model_path if last else "") or None,
     }
+
+
+def best_weights(trainer: Trainer, best_checkpoint: str | None) -> dict[str, Tensor]:
+    """Give the weights that a checkpoint of this run would be evaluated with: the best ones, else those at hand."""
+    if best_checkpoint is None:
+        return trainer.strategy.lightning_module_state_dict()
+    weights: dict[str, Tensor] = torch.load(best_checkpoint, map_location="cpu", weights_only=True)["state_dict"]
+    return weights
 
 
 def diverged(metrics: dict[str, float]) -> list[str]:

@@ -9,6 +9,7 @@ from lightning import Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from omegaconf import OmegaConf
 
+from << cookiecutter.package_name >>.building import SWITCHES
 from << cookiecutter.package_name >>.configuration import CONFIG_DIR
 from << cookiecutter.package_name >>.machine import fit_to_machine
 from << cookiecutter.package_name >>.request import PRESETS, check
@@ -67,8 +68,9 @@ def test_every_group_has_the_options_that_the_contract_names():
 
 @pytest.mark.parametrize("node", NAMED)
 def test_every_target_exists_and_takes_its_arguments(node):
-    # `backbone_lr_scale` shapes the groups that an optimizer is given.
-    arguments = {key: value for key, value in node.items() if not key.startswith("_") and key != "backbone_lr_scale"}
+    # These shape what is built, or what is given to it.
+    read_elsewhere = ("backbone_lr_scale", "train_metrics", *SWITCHES)
+    arguments = {key: value for key, value in node.items() if not key.startswith("_") and key not in read_elsewhere}
     bound = inspect.signature(get_object(node["_target_"])).bind_partial(**arguments)
     assert set(arguments) <= set(bound.arguments) | set(bound.kwargs)
 

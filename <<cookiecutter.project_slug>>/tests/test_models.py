@@ -1,18 +1,26 @@
 """Every shipped network learns, fits its data's specification and carries its own preprocessing."""
 
+import math
 from pathlib import Path
 
 import pytest
 import torch
 import torchvision
+from lightning import Callback, Trainer
+from sklearn.metrics import f1_score
+from torch.nn.functional import cross_entropy
+from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
 from << cookiecutter.package_name >>.building import build_model
 from << cookiecutter.package_name >>.checkpoints import read_checkpoint
 from << cookiecutter.package_name >>.configuration import CONFIG_DIR, ConfigError, plain
-from << cookiecutter.package_name >>.data.digits import digit_images
+from << cookiecutter.package_name >>.data.digits import DigitsDataModule, digit_images
 from << cookiecutter.package_name >>.data.spec import DataSpec
+from << cookiecutter.package_name >>.machine import fit_to_machine
 from << cookiecutter.package_name >>.models import networks
 from << cookiecutter.package_name >>.models.preprocess import Preprocess
+from << cookiecutter.package_name >>.models.stage_metrics import StageMetrics
+from << cookiecutter.package_name >>.models.switches import switch_on
 
 MODELS = sorted(file.stem for file in (CONFIG_DIR / "model").glob("*.yaml"))
 
@@ -159,3 +167,253 @@ def test_only_a_resnet_has_a_stem_for_small_images(compose):
     assert net.maxpool(net.conv1(torch.zeros(1, 3, 32, 32))).shape == (1, 64, 32, 32)
     with pytest.raises(ConfigError, match="small_images fits ResNets, not mobilenet_v3_small"):
         build_model(compose("model=torchvision", "model.net.small_images=true"), spec())
+
+
+# Loss and metrics out of the configuration.
+
+
+def test_metrics_are_those_of_all_samples_however_they_were_batched():
+    generator = torch.Generator().manual_seed(0)
+    logits, label = torch.randn(210, 6, generator=generator), torch.randint(0, 6, (210,), generator=generator)
+    measured = StageMetrics({"acc": MulticlassAccuracy(6, average="micro"), "f1": MulticlassF1Score(6)})
+    # More batches than are handed over at a time, and a last one that is smaller.
+    for batch in (*torch.arange(210).split(10)[:-1], torch.arange(200, 203), torch.arange(203, 210)):
+        measured.update(cross_entropy(logits[batch], label[batch]), logits[batch], label[batch])
+    got = {name: metric.compute().item() for name, metric in measured.compute().items()}
+    right = logits.argmax(1) == label
+    assert got["loss"] == pytest.approx(cross_entropy(logits, label).item(), abs=1e-6)
+    assert got["acc"] == pytest.approx(right.float().mean().item(), abs=1e-6)
+    assert got["f1"] == pytest.approx(f1_score(label, logits.argmax(1), average="macro"), abs=1e-6)
+
+
+def test_a_loss_that_is_no_number_is_kept():
+    measured = StageMetrics({})
+    measured.update(torch.tensor(float("nan")), torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64))
+    assert math.isnan(measured.compute()["loss"].compute().item())
+
+
+def test_metrics_are_chosen_in_the_configuration(compose):
+    added = "+model.metrics.recall={_target_:torchmetrics.classification.MulticlassRecall}"
+    built = build_model(compose("model.metrics.ece=null", added, "model.train_metrics=[acc,recall]"), spec())
+    assert set(built.train_metrics.all) == {"loss", "acc", "recall"}
+    assert set(built.val_metrics.all) == set(built.test_metrics.all) == {"loss", "acc", "f1", "top5", "recall"}
+
+
+@pytest.mark.parametrize(("classes", "expected"), [(5, False), (6, True)])
+def test_the_best_five_are_measured_where_there_are_more_classes(classes, expected, compose):
+    assert ("val/top5" in build_model(compose(), spec(classes=classes)).metric_names) is expected
+
+
+def test_label_smoothing_reaches_the_loss(compose):
+    loss = build_model(compose("model.loss.label_smoothing=0.1"), spec()).loss
+    logits, label = torch.tensor([[2.0, 0.0, -1.0]]), torch.tensor([0])
+    log_probability = torch.log_softmax(logits, dim=1)[0]
+    assert loss(logits, label).item() == pytest.approx(
+        (-0.9 * log_probability[0] - 0.1 * log_probability.mean()).item()
+    )
+
+
+@pytest.mark.parametrize("alpha", ["mixup_alpha", "cutmix_alpha"])
+def test_mixed_images_have_labels_in_the_same_proportion(alpha, compose):
+    torch.manual_seed(0)
+    classifier = build_model(compose(f"model.{alpha}=1.0"), spec(classes=2))
+    # Class 0 is black and class 1 is white: the share of white in a mixed image is the label of class 1.
+    image, label = torch.zeros(8, 1, 8, 8), torch.tensor([0, 1] * 4)
+    image[1::2] = 1.0
+    mixed, target = classifier.mix(image, label)
+    torch.testing.assert_close(mixed.mean(dim=(1, 2, 3)), target[:, 1])
+    torch.testing.assert_close(target.sum(dim=1), torch.ones(8))
+    assert ((target[:, 1] > 0) & (target[:, 1] < 1)).any()
+
+
+def test_with_both_mixes_each_batch_draws_one(compose):
+    classifier = build_model(compose("model.mixup_alpha=0.2", "model.cutmix_alpha=1.0"), spec())
+    assert [type(mix).__name__ for mix in classifier.mix.transforms] == ["MixUp", "CutMix"]
+    assert build_model(compose(), spec()).mix is None
+
+
+# Switches.
+
+
+def trained_step(classifier, images, labels):
+    """Give gradients and buffers after one training step's forward and backward pass."""
+    classifier.train()
+    classifier.loss(classifier(images), labels).backward()
+    wrapped = "_checkpoint_wrapped_module."
+    gradients = {name.replace(wrapped, ""): parameter.grad for name, parameter in classifier.named_parameters()}
+    return gradients, {name: value for name, value in classifier.state_dict().items() if "num_batches" not in name}
+
+
+@pytest.mark.parametrize(
+    ("model", "image_size"),
+    [("model=cnn", 8), ("model=resnet18", 8), ("model=torchvision", 32)],
+)
+def test_gradient_checkpointing_changes_no_gradient_and_no_statistic(model, image_size, compose):
+    overrides = [*model.split(), *(["model.net.dropout=0.0"] if model == "model=cnn" else [])]
+    steps, calls = [], []
+    for _ in range(2):
+        torch.manual_seed(0)
+        cfg = compose(
+            *overrides, f"model.gradient_checkpointing={str(bool(steps)).lower()}", "model.channels_last=false"
+        )
+        classifier = build_model(cfg, spec(3, image_size, classes=4))
+        switch_on(classifier, cfg.model)
+        linear_or_conv = [m for m in classifier.net.modules() if isinstance(m, torch.nn.Conv2d | torch.nn.Linear)]
+        calls.append(0)
+        for module in linear_or_conv:
+            module.register_forward_hook(lambda *_: calls.__setitem__(-1, calls[-1] + 1))
+        steps.append(trained_step(classifier, noise(4, 3, image_size), torch.arange(4)))
+    # Activations were computed a second time.
+    assert calls[1] > calls[0] * 1.4
+    for plain_part, again in zip(*steps, strict=True):
+        assert plain_part.keys() == again.keys()
+        for name, value in plain_part.items():
+            torch.testing.assert_close(again[name], value, rtol=1e-4, atol=1e-6, msg=name)
+
+
+@pytest.mark.parametrize(("model", "name"), [("model=mlp", "MLP"), ("model=torchvision model.net.name=vgg11", "vgg11")])
+def test_a_network_without_blocks_refuses_gradient_checkpointing_by_name(model, name, compose):
+    cfg = compose(*model.split(), "model.gradient_checkpointing=true", "model.channels_last=false")
+    message = (
+        rf"model\.gradient_checkpointing needs blocks .*; {name} has none\. Try model\.gradient_checkpointing=false"
+    )
+    with pytest.raises(ConfigError, match=message):
+        switch_on(build_model(cfg, spec(3, 32)), cfg.model)
+
+
+def test_channels_last_changes_the_layout_alone(compose):
+    cfg = compose("model.channels_last=true")
+    classifier = build_model(cfg, spec(3, 8)).eval()
+    before = classifier(noise(2, 3, 8))
+    switch_on(classifier, cfg.model)
+    assert classifier.net.features[1][1].weight.is_contiguous(memory_format=torch.channels_last)
+    torch.testing.assert_close(classifier(noise(2, 3, 8)), before, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.slow
+def test_weights_go_from_a_compiled_network_to_a_plain_one_and_back(compose):
+    torch.manual_seed(0)
+    cfg = compose("model=mlp", "model.compile=true", "model.channels_last=false")
+    compiled, plain_one = build_model(cfg, spec()), build_model(cfg, spec())
+    switch_on(compiled, cfg.model)
+    assert compiled.state_dict().keys() == plain_one.state_dict().keys()
+    image = noise(4, 1, 8)
+    plain_one.load_state_dict(compiled.state_dict(), strict=True)
+    torch.testing.assert_close(compiled.eval()(image), plain_one.eval()(image))
+    assert compiled.net._compiled_call_impl is not None
+    again = build_model(cfg, spec())
+    compiled.load_state_dict(again.state_dict(), strict=True)
+    torch.testing.assert_close(compiled(image), again.eval()(image))
+
+
+def fit(classifier, epochs, **settings):
+    """Train on a few batches and give the weights and statistics after each epoch."""
+    states = []
+
+    class Note(Callback):
+        def on_train_epoch_end(self, trainer, pl_module):
+            states.append({name: value.clone() for name, value in pl_module.state_dict().items()})
+
+    quiet = {
+        "logger": False,
+        "enable_checkpointing": False,
+        "enable_progress_bar": False,
+        "enable_model_summary": False,
+    }
+    datamodule = DigitsDataModule(batch_size=64, val_fraction=0.15, test_fraction=0.2)
+    trainer = Trainer(
+        accelerator="cpu", max_epochs=epochs, limit_train_batches=2, limit_val_batches=1, callbacks=[Note()],
+        use_distributed_sampler=False, **quiet, **settings,
+    )  # fmt: skip
+    trainer.fit(classifier, datamodule=datamodule)
+    return states
+
+
+def changed(before, after):
+    return {
+        name.split(".")[1] for name in before if name.startswith("net.") and not torch.equal(before[name], after[name])
+    }
+
+
+def test_a_frozen_backbone_keeps_weights_and_statistics(compose):
+    classifier = build_model(fit_to_machine(compose("model.freeze_backbone=true")), spec())
+    start = {name: value.clone() for name, value in classifier.state_dict().items()}
+    assert changed(start, fit(classifier, 2)[-1]) == {"head"}
+
+
+def test_a_backbone_is_unfrozen_at_its_epoch(compose):
+    cfg = fit_to_machine(compose("model.freeze_backbone=true", "model.unfreeze_epoch=2"))
+    classifier = build_model(cfg, spec())
+    start = {name: value.clone() for name, value in classifier.state_dict().items()}
+    first, second, third = fit(classifier, 3)
+    assert changed(start, first) == changed(first, second) == {"head"}
+    assert changed(second, third) == {"head", "features"}
+
+
+def test_every_shipped_network_has_a_head(compose):
+    for model in MODELS:
+        assert build_model(compose(f"model={model}", "model.freeze_backbone=true"), spec()).net.head is not None
+
+
+def test_a_network_without_a_head_cannot_be_frozen(compose):
+    cfg = compose("model=mlp", "model.freeze_backbone=true")
+    cfg.model.net = {"_target_": f"{__name__}.Headless"}
+    with pytest.raises(
+        ConfigError, match=r"model\.freeze_backbone needs a network with a head; Headless has none\. Try"
+    ):
+        build_model(cfg, spec())
+
+
+class Headless(torch.nn.Flatten):
+    def __init__(self, data_spec):
+        super().__init__()
+
+
+@pytest.fixture
+def stored_checkpoint(compose, tmp_path):
+    """Write the checkpoint of a fresh cnn for ten classes."""
+    torch.manual_seed(7)
+    cfg = compose()
+    classifier = build_model(cfg, spec(classes=10))
+    content = {"state_dict": classifier.state_dict(), "config": plain(cfg), "data_spec": spec(classes=10).to_dict()}
+    torch.save(content, tmp_path / "a.ckpt")
+    return tmp_path / "a.ckpt", classifier
+
+
+def started_from(path, compose, data_spec, *overrides):
+    cfg = compose(f"model.init_from='{path}'", "model.channels_last=false", *overrides)
+    classifier = build_model(cfg, data_spec)
+    switch_on(classifier, cfg.model)
+    return classifier
+
+
+def test_a_run_starts_from_the_weights_of_a_checkpoint(stored_checkpoint, compose):
+    path, given = stored_checkpoint
+    started = started_from(path, compose, spec())
+    assert all(torch.equal(value, given.state_dict()[name]) for name, value in started.state_dict().items())
+
+
+def test_other_classes_get_a_new_head_and_the_log_says_so(stored_checkpoint, compose, caplog):
+    path, given = stored_checkpoint
+    with caplog.at_level("INFO"):
+        started = started_from(path, compose, spec(classes=3))
+    assert torch.equal(started.net.features[0][0].weight, given.net.features[0][0].weight)
+    assert started.net.head[1].weight.shape == (3, 128)
+    assert "with a new head" in caplog.text
+
+
+def test_weights_of_another_network_are_refused(stored_checkpoint, compose):
+    path, _ = stored_checkpoint
+    with pytest.raises(ConfigError, match=r"holds another network: net\.features\S+ differs, and only the head may"):
+        started_from(path, compose, spec(), "model=mlp")
+    with pytest.raises(ConfigError, match=r"net\.features\.0\.0\.weight differs"):
+        started_from(path, compose, spec(channels=3))
+
+
+def test_a_checkpoint_builds_a_plain_network_whatever_switches_were_on(compose, tmp_path):
+    cfg = compose("model.compile=true", "model.gradient_checkpointing=true", "model.init_from=gone.ckpt")
+    content = {"state_dict": build_model(cfg, spec()).state_dict(), "config": plain(cfg), "data_spec": spec().to_dict()}
+    torch.save(content, tmp_path / "a.ckpt")
+    built = read_checkpoint(tmp_path / "a.ckpt").build_model()
+    assert built.net._compiled_call_impl is None
+    assert not any("_checkpoint" in name for name, _ in built.named_modules())

@@ -203,8 +203,8 @@ def test_biases_and_norms_do_not_decay_and_a_backbone_learns_at_its_own_rate(cnn
     assert found == {
         "head": {"head.1.weight"},
         "head, no decay": {"head.1.bias"},
-        "backbone": {"features.0.weight", "features.3.weight"},
-        "backbone, no decay": {f"features.{layer}.{part}" for layer in (1, 4) for part in ("weight", "bias")},
+        "backbone": {"features.0.0.weight", "features.0.3.weight"},
+        "backbone, no decay": {f"features.0.{layer}.{part}" for layer in (1, 4) for part in ("weight", "bias")},
     }
     assert {name: group["lr"] for name, group in groups.items()} == pytest.approx(
         {"head": 0.1, "head, no decay": 0.1, "backbone": 0.01, "backbone, no decay": 0.01}

@@ -1,7 +1,7 @@
 """The LightningModule behind every network: preprocessing, loss, metrics, optimizer and schedule."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, cast
 
@@ -9,8 +9,8 @@ import torch
 from lightning import LightningModule
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
-from torchmetrics import MeanMetric, Metric
-from torchmetrics.classification import MulticlassAccuracy
+from torchmetrics import Metric
+from torchvision.transforms import v2
 
 from ..configuration import ConfigError
 from ..data.loading import Batch
@@ -18,6 +18,7 @@ from ..data.spec import DataSpec
 from ..optim.parameter_groups import check_groups, parameter_groups, table
 from ..optim.schedules import Schedule
 from .preprocess import Preprocess
+from .stage_metrics import StageMetrics
 
 log = logging.getLogger(__name__)
 
@@ -26,39 +27,68 @@ class ImageClassifier(LightningModule):
     """
     Args:
         net: from normalised images (N, C, H, W) to logits (N, classes).
+        loss: from logits and labels (N,) to their mean loss. Mixed images have labels (N, classes) that add up to 1.
+        metrics: makes the named metrics of one stage; `train` has fewer than `val` and `test`.
         optimizer: takes groups of parameters; its `lr` and `weight_decay` are those of the head's matrices.
         scheduler: takes the optimizer and the run's number of optimizer steps; see optim/schedules.py.
         backbone_lr_scale: learning rate of all but the network's `head`, as a share of the optimizer's.
+        mixup_alpha: mix pairs of training images (Zhang et al., 2018); 0 is off.
+        cutmix_alpha: paste rectangles of other training images (Yun et al., 2019); 0 is off. With both, each batch
+            draws one of them.
+        freeze_backbone: train the network's `head` alone, up to epoch `unfreeze_epoch` or to the end.
     """
 
     def __init__(
         self,
         net: nn.Module,
         data_spec: DataSpec,
+        loss: nn.Module,
+        metrics: Callable[[str], dict[str, Metric]],
         optimizer: "partial[torch.optim.Optimizer]",
         scheduler: Callable[..., Schedule],
         backbone_lr_scale: float = 1.0,
+        mixup_alpha: float = 0.0,
+        cutmix_alpha: float = 0.0,
+        freeze_backbone: bool = False,
+        unfreeze_epoch: int | None = None,
     ) -> None:
         super().__init__()
         self.data_spec = data_spec
+        # From this the summary knows the sizes of every layer's output.
+        side = data_spec.image_size
+        self.example_input_array = torch.zeros(2, data_spec.channels, side, side, dtype=torch.uint8)
         # The run's configuration as plain dicts, for the checkpoint. Whoever builds the model sets it.
         self.config: dict[str, Any] = {}
         self.preprocess = Preprocess(data_spec.mean, data_spec.std)
         self.net = net
-        self.loss = nn.CrossEntropyLoss()
+        self.loss = loss
         self.build_optimizer = optimizer
         self.build_scheduler = scheduler
         self.backbone_lr_scale = backbone_lr_scale
-        # Summed on the device and read once an epoch: a value read every step would wait for the device every step.
-        stages = ("train", "val", "test")
-        # NaN is kept: a loss that is not a number has to be seen.
-        losses = {f"{stage}_loss": MeanMetric(nan_strategy="disable") for stage in stages}
-        accuracies = {
-            f"{stage}_acc": MulticlassAccuracy(data_spec.num_classes, average="micro", validate_args=False)
-            for stage in stages
-        }
-        self.metrics = nn.ModuleDict({**losses, **accuracies})
-        self.metric_names = [name.replace("_", "/") for name in self.metrics]
+        self.train_metrics = StageMetrics(metrics("train"))
+        self.val_metrics = StageMetrics(metrics("val"))
+        self.test_metrics = StageMetrics(metrics("test"))
+        mixes = [
+            kind(alpha=alpha, num_classes=data_spec.num_classes)
+            for kind, alpha in ((v2.MixUp, mixup_alpha), (v2.CutMix, cutmix_alpha))
+            if alpha
+        ]
+        self.mix = v2.RandomChoice(mixes) if mixes else None
+        self.freeze_backbone = freeze_backbone
+        self.unfreeze_epoch = unfreeze_epoch
+        if freeze_backbone:
+            if not hasattr(net, "head"):
+                raise ConfigError(
+                    f"model.freeze_backbone needs a network with a head; {type(net).__name__} has none. "
+                    "Try model.freeze_backbone=false, or model=torchvision."
+                )
+            if unfreeze_epoch is None:
+                for parameter in self._backbone():
+                    parameter.requires_grad = False
+
+    @property
+    def metric_names(self) -> list[str]:
+        return [f"{stage}/{name}" for stage in ("train", "val", "test") for name in self._stage(stage).all]
 
     def forward(self, image: Tensor) -> Tensor:
         """Give logits (N, classes) of uint8 images (N, C, H, W)."""
@@ -66,17 +96,35 @@ class ImageClassifier(LightningModule):
         return logits
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        loss, _ = self._step("train", batch)
+        image, label = batch
+        image, target = self.preprocess(image), label
+        if self.mix:
+            image, target = self.mix(image, label)
+        loss, _ = self._measure("train", self.net(image), target, label)
         if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self.log("train/loss_step", loss)
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        self._step("val", batch)
+        image, label = batch
+        self._measure("val", self(image), label, label)
 
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        _, logits = self._step("test", batch)
+        image, label = batch
+        _, logits = self._measure("test", self(image), label, label)
         return logits
+
+    def on_train_epoch_start(self) -> None:
+        # A frozen backbone keeps its norms' statistics, too.
+        self.net.train(not self._is_frozen)
+        if self._is_frozen:
+            self._head.train()
+
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._is_frozen and self.unfreeze_epoch is not None:
+            # Not by requires_grad: DDP would never again share gradients that it did not know at its start.
+            for parameter in self._backbone():
+                parameter.grad = None
 
     def on_train_epoch_end(self) -> None:
         self._log("train")
@@ -87,24 +135,32 @@ class ImageClassifier(LightningModule):
     def on_test_epoch_end(self) -> None:
         self._log("test")
 
-    def _step(self, stage: str, batch: Batch) -> tuple[Tensor, Tensor]:
-        image, label = batch
-        logits = self(image)
+    def _measure(self, stage: str, logits: Tensor, target: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
         if logits.dtype.itemsize < 4:
             # Half precision loses digits in the sum of exponentials.
             logits = logits.float()
-        loss: Tensor = self.loss(logits, label)
-        # Once for each sample: torchmetrics drops `weight` where NaN is kept.
-        self._metric(f"{stage}_loss").update(loss.detach().expand(len(label)))
-        self._metric(f"{stage}_acc").update(logits.detach(), label)
+        loss: Tensor = self.loss(logits, target)
+        self._stage(stage).update(loss, logits, label)
         return loss, logits
 
     def _log(self, stage: str) -> None:
-        for name in ("loss", "acc"):
-            self.log(f"{stage}/{name}", self._metric(f"{stage}_{name}"), prog_bar=True)
+        for name, metric in self._stage(stage).compute().items():
+            self.log(f"{stage}/{name}", metric, prog_bar=name in ("loss", "acc"))
 
-    def _metric(self, name: str) -> Metric:
-        return cast(Metric, self.metrics[name])
+    def _stage(self, stage: str) -> StageMetrics:
+        return cast(StageMetrics, getattr(self, f"{stage}_metrics"))
+
+    @property
+    def _head(self) -> nn.Module:
+        return cast(nn.Module, self.net.head)
+
+    @property
+    def _is_frozen(self) -> bool:
+        return self.freeze_backbone and (self.unfreeze_epoch is None or self.current_epoch < self.unfreeze_epoch)
+
+    def _backbone(self) -> Iterator[nn.Parameter]:
+        head = {id(parameter) for parameter in self._head.parameters()}
+        return (parameter for parameter in self.net.parameters() if id(parameter) not in head)
 
     def configure_optimizers(self) -> OptimizerLRScheduler:
         total_steps = self.trainer.estimated_stepping_batches

@@ -1,4 +1,7 @@
-"""Networks from normalised images (N, C, H, W) to logits (N, classes); their ends fit the data's specification."""
+"""Networks from normalised images (N, C, H, W) to logits (N, classes); their ends fit the data's specification.
+
+The last layer is called `head`: weight decay, backbone_lr_scale, freeze_backbone and init_from tell it from the rest.
+"""
 
 from collections.abc import Sequence
 
@@ -7,14 +10,20 @@ from torch import Tensor, nn
 from ..data.spec import DataSpec
 
 
-class MLP(nn.Sequential):
+class MLP(nn.Module):
     def __init__(self, data_spec: DataSpec, hidden_sizes: Sequence[int], dropout: float = 0.0) -> None:
+        super().__init__()
         layers: list[nn.Module] = [nn.Flatten()]
         size = data_spec.channels * data_spec.image_size**2
         for hidden in hidden_sizes:
             layers += [nn.Linear(size, hidden), nn.ReLU(), nn.Dropout(dropout)]
             size = hidden
-        super().__init__(*layers, nn.Linear(size, data_spec.num_classes))
+        self.features = nn.Sequential(*layers)
+        self.head = nn.Linear(size, data_spec.num_classes)
+
+    def forward(self, image: Tensor) -> Tensor:
+        logits: Tensor = self.head(self.features(image))
+        return logits
 
 
 class CNN(nn.Module):
@@ -25,10 +34,9 @@ class CNN(nn.Module):
         stages: list[nn.Module] = []
         channels = data_spec.channels
         for width in widths:
-            if stages:
-                # Rounds up, so that small images never shrink to nothing.
-                stages.append(nn.MaxPool2d(2, ceil_mode=True))
-            stages += [*_convolution(channels, width), *_convolution(width, width)]
+            # Rounds up, so that small images never shrink to nothing.
+            halve = [nn.MaxPool2d(2, ceil_mode=True)] if stages else []
+            stages.append(nn.Sequential(*halve, *_convolution(channels, width), *_convolution(width, width)))
             channels = width
         self.features = nn.Sequential(*stages)
         self.head = nn.Sequential(nn.Dropout(dropout), nn.Linear(channels, data_spec.num_classes))
