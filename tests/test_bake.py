@@ -86,13 +86,13 @@ def test_a_project_holds_exactly_these_files(bake: Callable[..., Path]) -> None:
             "evaluation.py",
         ),
         *("inference.py", "machine.py", "request.py", "run_directory.py", "training.py"),
-        *("callbacks/__init__.py", "callbacks/end_of_run.py", "callbacks/throughput.py"),
-        *("data/__init__.py", "data/digits.py", "data/images.py", "data/loading.py", "data/spec.py"),
-        "data/synthetic.py",
+        *("callbacks/__init__.py", "callbacks/averaging.py", "callbacks/end_of_run.py", "callbacks/throughput.py"),
+        *("data/__init__.py", "data/checks.py", "data/datamodule.py", "data/digits.py", "data/images.py"),
+        *("data/loading.py", "data/spec.py", "data/splitting.py", "data/statistics.py", "data/synthetic.py"),
         *("export/__init__.py", "export/callback.py", "export/command.py", "export/onnx.py", "export/parity.py"),
         *("loggers/__init__.py", "loggers/wandb.py"),
         *("models/__init__.py", "models/image_classifier.py", "models/networks.py", "models/preprocess.py"),
-        *("models/pretrained.py", "optim/parameter_groups.py"),
+        *("models/pretrained.py", "models/stage_metrics.py", "models/switches.py", "optim/parameter_groups.py"),
         *("optim/__init__.py", "optim/schedules.py"),
     }
     top = {path for path in found if not path.startswith(("image_classifier/", "configs/", "tests/"))}

@@ -14,8 +14,9 @@ from << cookiecutter.package_name >>.building import build_model
 from << cookiecutter.package_name >>.configuration import ConfigError
 from << cookiecutter.package_name >>.data.digits import DigitsDataModule, digit_images, write_samples
 from << cookiecutter.package_name >>.data.images import read_image
-from << cookiecutter.package_name >>.data.loading import SharedBatches, memory_loader
-from << cookiecutter.package_name >>.data.synthetic import SyntheticDataModule, mean_and_std
+from << cookiecutter.package_name >>.data.loading import SharedBatches
+from << cookiecutter.package_name >>.data.statistics import mean_and_std
+from << cookiecutter.package_name >>.data.synthetic import SyntheticDataModule
 
 
 def digits(**settings):
@@ -197,24 +198,30 @@ def test_lightning_sets_the_epoch_of_the_batches_in_a_run(compose):
 
 
 def on_process(rank, world_size):
-    return SimpleNamespace(world_size=world_size, global_rank=rank)
+    """Give as much of a trainer as a data module asks for."""
+    strategy = SimpleNamespace(root_device=torch.device("cpu"))
+    processes = {"world_size": world_size, "global_rank": rank, "num_devices": world_size}
+    return SimpleNamespace(**processes, strategy=strategy, lightning_module=None)
 
 
 def test_a_batch_that_does_not_divide_is_rounded_down_and_said(caplog):
-    split = digits().splits["train"]
+    datamodule = digits(batch_size=64)
+    datamodule.trainer = on_process(0, 3)
     with caplog.at_level("INFO"):
-        loader = memory_loader(split, 64, "train", 0, on_process(0, 3), train=True)
+        loader = datamodule.train_dataloader()
     assert {len(labels) for _, labels in loader} == {21}
     assert caplog.messages == ["data.batch_size=64 does not divide by 3 processes: using 63"]
 
 
 @pytest.mark.parametrize(("batch_size", "images"), [(2, 359), (64, 2)])
 def test_a_batch_or_split_smaller_than_the_processes_is_refused(batch_size, images):
-    split = digits().splits["test"]
+    datamodule = digits(batch_size=batch_size)
+    datamodule.trainer = on_process(0, 3)
+    split = datamodule.splits["test"]
     split.images, split.labels = split.images[:images], split.labels[:images]
     message = rf"3 processes cannot share the test split of {images} images in batches of {batch_size}.*devices=2\."
     with pytest.raises(ConfigError, match=message):
-        memory_loader(split, batch_size, "test", 0, on_process(0, 3))
+        datamodule.test_dataloader()
 
 
 def test_samples_are_test_digits_named_by_their_label(tmp_path):
@@ -369,12 +376,12 @@ def test_no_synthetic_image_lies_in_two_splits():
 def test_mean_and_deviation_of_each_channel_are_those_of_all_pixels():
     images = torch.randint(0, 256, (2500, 3, 2, 2), dtype=torch.uint8)
     images[:, 1] //= 3
-    mean, std = mean_and_std(images)
+    mean, std = mean_and_std(images.split(1000))
     pixels = images.double() / 255
     assert mean == pytest.approx(pixels.mean((0, 2, 3)).tolist(), rel=1e-9)
     assert std == pytest.approx(pixels.std((0, 2, 3), correction=0).tolist(), rel=1e-9)
     datamodule = synthetic()
-    assert (datamodule.data_spec.mean, datamodule.data_spec.std) == mean_and_std(datamodule.splits["train"].images)
+    assert (datamodule.data_spec.mean, datamodule.data_spec.std) == mean_and_std([datamodule.splits["train"].images])
 
 
 def test_a_network_learns_the_synthetic_classes_in_a_moment(compose):
@@ -390,7 +397,7 @@ def test_a_network_learns_the_synthetic_classes_in_a_moment(compose):
 @pytest.mark.parametrize(
     ("name", "smallest"),
     [
-        *(("channels", 1), ("image_size", 1), ("num_classes", 2), ("batch_size", 1)),
+        *(("channels", 1), ("image_size", 1), ("num_classes", 2)),
         *((f"{split}_samples", 1) for split in ("train", "val", "test")),
     ],
 )

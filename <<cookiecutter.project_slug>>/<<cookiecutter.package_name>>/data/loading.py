@@ -1,22 +1,37 @@
-"""Serves whole batches from memory, the same global batches on any number of processes."""
+"""Serves whole batches, the same global batches on any number of processes."""
 
-import logging
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import torch
-from lightning import Trainer
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import Dataset, Sampler
 
-from ..configuration import ConfigError
-
-log = logging.getLogger(__name__)
 Batch = tuple[Tensor, Tensor]
+
+
+class Images(Protocol):
+    """What a split has to offer.
+
+    Attributes:
+        labels: int64 (N,).
+        needs_workers: whether a batch takes so long that other processes should prepare it.
+    """
+
+    labels: Tensor
+    needs_workers: bool
+
+    def __len__(self) -> int: ...
+
+    def __getitems__(self, indices: list[int]) -> Batch:
+        """Give images uint8 (N, C, H, W) and labels int64 (N,); DataLoader looks for this name."""
 
 
 class InMemoryImages(Dataset[Batch]):
     """Images uint8 (N, C, H, W) with labels int64 (N,)."""
+
+    # A gather from memory takes less time than handing it over from another process.
+    needs_workers = False
 
     def __init__(self, images: Tensor, labels: Tensor) -> None:
         self.images = images
@@ -29,7 +44,6 @@ class InMemoryImages(Dataset[Batch]):
         return self.images[index], self.labels[index]
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        """Serve a whole batch in one gather; DataLoader looks for this name."""
         chosen = torch.as_tensor(indices)
         return self.images[chosen], self.labels[chosen]
 
@@ -42,15 +56,26 @@ class SharedBatches(Sampler[list[int]]):
 
     Args:
         batch_size: samples of one batch over all processes.
+        weights: of each sample, to draw it with replacement for training; None takes every sample once.
     """
 
-    def __init__(self, length: int, batch_size: int, rank: int, world_size: int, seed: int, train: bool) -> None:
+    def __init__(
+        self,
+        length: int,
+        batch_size: int,
+        rank: int,
+        world_size: int,
+        seed: int,
+        train: bool,
+        weights: Tensor | None = None,
+    ) -> None:
         self.length = length
         self.batch_size = batch_size
         self.rank = rank
         self.world_size = world_size
         self.seed = seed
         self.train = train
+        self.weights = weights
         self.epoch = 0
 
     @property
@@ -66,39 +91,21 @@ class SharedBatches(Sampler[list[int]]):
         return whole + int(rest > 0 and (not self.train or whole == 0))
 
     def __iter__(self) -> Iterator[list[int]]:
-        order = torch.arange(self.length)
-        if self.train:
-            generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
-            order = torch.randperm(self.length, generator=generator)
-        for batch in torch.split(order, self.batch_size)[: len(self)]:
+        for batch in torch.split(self._order(), self.batch_size)[: len(self)]:
             yield batch[self.rank :: self.world_size].tolist()
+
+    def _order(self) -> Tensor:
+        if not self.train:
+            return torch.arange(self.length)
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.epoch)
+        if self.weights is None:
+            return torch.randperm(self.length, generator=generator)
+        # Not torch.multinomial, which takes 2**24 samples at most.
+        heights = self.weights.double().cumsum(0)
+        points = torch.rand(self.length, dtype=torch.float64, generator=generator) * heights[-1]
+        return torch.searchsorted(heights, points, right=True).clamp(max=self.length - 1)
 
 
 def keep_batch(batch: Any) -> Any:
     """Collate nothing: the dataset served a whole batch."""
     return batch
-
-
-def memory_loader(
-    dataset: InMemoryImages, batch_size: int, split: str, seed: int, trainer: Trainer | None, train: bool = False
-) -> DataLoader[Batch]:
-    """Serve this process's share of a split.
-
-    Args:
-        batch_size: over all processes; rounded down to one that they can share equally.
-
-    Raises:
-        ConfigError: there are fewer images, or a smaller batch, than processes.
-    """
-    world_size, rank = (trainer.world_size, trainer.global_rank) if trainer else (1, 0)
-    shared = batch_size - batch_size % world_size
-    if shared == 0 or len(dataset) < world_size:
-        raise ConfigError(
-            f"{world_size} processes cannot share the {split} split of {len(dataset)} images in batches of "
-            f"{batch_size}: each needs at least one. Try trainer.devices={min(batch_size, len(dataset))}."
-        )
-    if shared != batch_size and rank == 0 and train:
-        log.info("data.batch_size=%d does not divide by %d processes: using %d", batch_size, world_size, shared)
-    batches = SharedBatches(len(dataset), shared, rank, world_size, seed, train)
-    # No workers: a gather from memory takes less time than handing it over from another process.
-    return DataLoader(dataset, batch_sampler=batches, collate_fn=keep_batch)
