@@ -35,13 +35,7 @@ def evaluate(request: DictConfig) -> None:
     config = fit_to_machine(asked_of(checkpoint, request, own=("checkpoint", "split")))
     seed_everything(config.seed, workers=True, verbose=False)
 
-    datamodule = build(config.data)
-    datamodule.prepare_data()
-    datamodule.setup()
-    for name in ("class_names", "channels", "image_size"):
-        found, trained = getattr(datamodule.data_spec, name), getattr(checkpoint.data_spec, name)
-        if found != trained:
-            raise ConfigError(f"The data have {name} {found}, the checkpoint was trained on {trained}. Change data=.")
+    datamodule = data_of(checkpoint, config)
     datamodule.test_split = request.split
     model = checkpoint.build_model()
 
@@ -88,6 +82,22 @@ def asked_of(checkpoint: Checkpoint, request: DictConfig, own: tuple[str, ...]) 
         )
     compare(changes, plain(checkpoint.config), additions=False)
     return cast(DictConfig, OmegaConf.merge(checkpoint.config, changes))
+
+
+def data_of(checkpoint: Checkpoint, config: DictConfig) -> Any:
+    """Build the data module of a configuration.
+
+    Raises:
+        ConfigError: its data are not there, or are not of the kind that the checkpoint was trained on.
+    """
+    datamodule = build(config.data)
+    datamodule.prepare_data()
+    datamodule.setup()
+    for name in ("class_names", "channels", "image_size"):
+        found, trained = getattr(datamodule.data_spec, name), getattr(checkpoint.data_spec, name)
+        if found != trained:
+            raise ConfigError(f"The data have {name} {found}, the checkpoint was trained on {trained}. Change data=.")
+    return datamodule
 
 
 def build_evaluator(config: DictConfig, output_dir: Path, callbacks: list[Callback]) -> Trainer:

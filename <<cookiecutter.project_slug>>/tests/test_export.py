@@ -3,7 +3,10 @@
 import csv
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
+from zipfile import ZipFile, is_zipfile
 
 import numpy as np
 import onnx
@@ -11,11 +14,20 @@ import onnxruntime
 import pytest
 import torch
 from PIL import Image
+from safetensors import safe_open
 
+from << cookiecutter.package_name >>.building import build_model
 from << cookiecutter.package_name >>.checkpoints import read_checkpoint
+from << cookiecutter.package_name >>.configuration import plain
 from << cookiecutter.package_name >>.data.digits import DigitsDataModule
-from << cookiecutter.package_name >>.export import onnx as onnx_format
+from << cookiecutter.package_name >>.data.spec import DataSpec
+from << cookiecutter.package_name >>.export import writing
+from << cookiecutter.package_name >>.export.deployed import Deployed
+from << cookiecutter.package_name >>.export.formats import onnx as onnx_format
+from << cookiecutter.package_name >>.inference import formats, load_classifier
 
+FILES = ("model.onnx", "model.pt2", "model.safetensors", "model.ts")
+ROOT = Path(__file__).parents[1]
 QUICK = ("model=mlp", "logger=null", "trainer.max_epochs=1", "trainer.enable_progress_bar=false")
 
 
@@ -35,6 +47,15 @@ def images():
     return datamodule.splits["test"].images
 
 
+@pytest.fixture(scope="module")
+def exports(trained_run, start_here, tmp_path_factory):
+    """Write the trained run's best checkpoint in every format, once for all tests that only read the files."""
+    folder = tmp_path_factory.mktemp("exports") / "any földer"
+    done = start_here("export", f"checkpoint='{trained_run.path}'", "formats=all", f"output={folder}", cwd=ROOT)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return folder
+
+
 @pytest.fixture
 def alone(trained_run, tmp_path):
     folder = tmp_path / "only a chäckpoint"
@@ -51,23 +72,46 @@ def test_the_file_takes_uint8_images_and_returns_probabilities(trained_run):
     assert isinstance(taken.shape[0], str)
 
 
-@pytest.mark.parametrize("number", [1, 2, 7, 359])
-def test_the_file_agrees_with_the_checkpoint_for_any_number_of_images(trained_run, images, number):
-    batch = images[:number]
-    (got,) = session_of(exported(trained_run)).run(["probabilities"], {"image": batch.numpy()})
-    with torch.inference_mode():
-        expected = read_checkpoint(trained_run.path).build_model()(batch).softmax(dim=1).numpy()
-    assert got.shape == (number, 10)
-    assert got.dtype == np.float32
-    assert np.abs(got - expected).max() <= 1e-4
-    assert np.abs(got.sum(axis=1) - 1).max() < 1e-5
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_agrees_with_the_checkpoint_for_any_number_of_images(name, exports, trained_run, images):
+    run = load_classifier(str(exports / name))
+    model = read_checkpoint(trained_run.path).build_model()
+    for number in (1, 2, 7, 359):
+        got = run(images[:number].numpy())
+        with torch.inference_mode():
+            expected = model(images[:number]).softmax(dim=1).numpy()
+        assert got.shape == (number, 10)
+        assert got.dtype == np.float32
+        assert np.abs(got - expected).max() <= 1e-4
+        assert np.abs(got.sum(axis=1) - 1).max() < 1e-5
 
 
-def test_the_file_describes_its_data_and_its_origin(trained_run):
-    described = session_of(exported(trained_run)).get_modelmeta().custom_metadata_map
+def texts_in(path):
+    """Read the texts that a file carries with the means of its own runtime."""
+    texts = {"data_spec": "", "metadata": ""}
+    match path.suffix:
+        case ".onnx":
+            return session_of(path).get_modelmeta().custom_metadata_map
+        case ".safetensors":
+            with safe_open(path, framework="np") as file:
+                return file.metadata()
+        case ".pt2":
+            torch.export.load(path, extra_files=texts)
+        case ".ts":
+            torch.jit.load(path, _extra_files=texts)
+    return texts
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_every_file_describes_its_data_and_its_origin(name, exports, trained_run):
+    texts = texts_in(exports / name)
     checkpoint = torch.load(trained_run.path / "checkpoints" / "best.ckpt", weights_only=True)
-    assert json.loads(described["data_spec"]) == checkpoint["data_spec"]
-    assert json.loads(described["metadata"])["run"] == checkpoint["config"]["run_id"]
+    assert json.loads(texts["data_spec"]) == checkpoint["data_spec"]
+    metadata = json.loads(texts["metadata"])
+    assert (metadata["package"], metadata["version"]) == ("<< cookiecutter.package_name >>", "0.1.0")
+    assert metadata["run"] == checkpoint["config"]["run_id"]
+    assert metadata["metrics"] == trained_run.results["metrics"]
+    assert "centre square" in metadata["reading"]
 
 
 def test_the_measured_difference_is_recorded_and_within_the_tolerance(trained_run):
@@ -75,23 +119,97 @@ def test_the_measured_difference_is_recorded_and_within_the_tolerance(trained_ru
     (record,) = report["exports"]
     assert report["tolerance"] == 1e-4
     assert (record["format"], record["path"], record["label_agreement"]) == ("onnx", "model.onnx", 1.0)
+    assert record["images"] == ["random", "validation"]
     assert 0 <= record["max_difference"] <= 1e-4
     assert "error" not in record
     assert trained_run.results["exports"] == [{**record, "path": str(exported(trained_run))}]
 
 
-def test_nothing_of_this_machine_is_in_the_file(trained_run, project):
-    content = exported(trained_run).read_bytes()
-    own = [
-        str(trained_run.path),
-        str(project),
-        str(Path.home()),
-        str(Path(torch.__file__).parent),
-        "site-packages",
-        ".py",
-    ]
-    assert [path for path in own if path.encode() in content] == []
-    onnx.checker.check_model(onnx.load(exported(trained_run)))
+def contents(path):
+    """Give what is in a file; of an archive, every member as it was before it was packed."""
+    if not is_zipfile(path):
+        return [path.read_bytes()]
+    with ZipFile(path) as archive:
+        return [archive.read(name) for name in archive.namelist()]
+
+
+def paths_in(path, own):
+    libraries = (Path(torch.__file__).parent, sys.prefix, Path.home(), "site-packages", ".py")
+    return [place for place in map(str, (*own, *libraries)) for part in contents(path) if place.encode() in part]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_nothing_of_this_machine_is_in_a_file(name, exports, trained_run, project):
+    assert paths_in(exports / name, own=(exports.parent, trained_run.path, project, ROOT)) == []
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_has_the_permissions_of_any_other(name, exports):
+    assert (exports / name).stat().st_mode == (exports / "export.json").stat().st_mode
+
+
+def test_the_networks_configuration_may_not_name_a_file_of_this_machine(linear, tmp_path):
+    linear.net_config = {**linear.net_config, "pretrained": "/here/weights.pth"}
+    formats()["safetensors"].write(linear, {}, tmp_path / "model.safetensors")
+    assert b"/here" not in (tmp_path / "model.safetensors").read_bytes()
+    linear.net_config = {**linear.net_config, "vocabulary": "/here/words.txt"}
+    with pytest.raises(ValueError, match=r"vocabulary=/here/words\.txt lies on this machine only"):
+        formats()["safetensors"].write(linear, {}, tmp_path / "model.safetensors")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_that_was_moved_and_renamed_gives_the_same_answers(name, exports, images, tmp_path):
+    expected = load_classifier(str(exports / name))(images[:3].numpy())
+    moved = tmp_path / "elsewhere" / f"digits v3.1 ü{Path(name).suffix}"
+    moved.parent.mkdir()
+    shutil.copy(exports / name, moved)
+    assert (load_classifier(str(moved))(images[:3].numpy()) == expected).all()
+
+
+def test_torchscript_says_that_it_is_deprecated(alone, here, tmp_path):
+    done = here("export", f"checkpoint='{alone}'", "formats=[torchscript]", f"output={tmp_path / 'out'}")
+    assert done.returncode == 0
+    assert done.stdout.count("deprecates") == 1
+    assert done.stderr == ""
+
+
+# ONNX alone: its version and its size.
+
+
+@pytest.fixture
+def linear(compose):
+    """Give a small network with random weights as it is shipped."""
+    config = compose("model=linear")
+    data_spec = DataSpec(("left", "right"), channels=1, image_size=4, mean=(0.5,), std=(0.3,))
+    model = build_model(config, data_spec)
+    model.config = plain(config)
+    return Deployed.of(model)
+
+
+@pytest.mark.parametrize("opset", [onnx_format.OPSETS[0], onnx_format.OPSETS[-1]])
+def test_the_opset_that_was_asked_for_is_written_and_run(opset, linear, tmp_path):
+    texts = {"data_spec": json.dumps(linear.data_spec.to_dict())}
+    onnx_format.write(linear, texts, tmp_path / "model.onnx", opset)
+    proto = onnx.load(tmp_path / "model.onnx")
+    assert [entry.version for entry in proto.opset_import if entry.domain == ""] == [opset]
+    got = onnx_format.classifier(tmp_path / "model.onnx")(linear.example().numpy())
+    assert np.abs(got - linear(linear.example()).detach().numpy()).max() < 1e-6
+
+
+def test_another_opset_than_the_one_asked_for_is_an_error(compose, tmp_path):
+    # A convolution's mean cannot be converted to a version below those that torch writes itself.
+    config = compose("model=cnn")
+    model = build_model(config, DataSpec(("left", "right"), channels=1, image_size=4, mean=(0.5,), std=(0.3,)))
+    model.config = plain(config)
+    with pytest.raises(ValueError, match="torch wrote opset 18 instead of 17"):
+        onnx_format.write(Deployed.of(model), {}, tmp_path / "model.onnx", 17)
+    assert not (tmp_path / "model.onnx").exists()
+
+
+def test_weights_beyond_the_size_of_one_file_are_an_error(linear, tmp_path, monkeypatch):
+    monkeypatch.setattr(onnx_format, "LARGEST", 100)
+    with pytest.raises(ValueError, match="an ONNX file holds up to 2 GB"):
+        onnx_format.write(linear, {}, tmp_path / "model.onnx", 20)
 
 
 def test_nothing_but_the_file_and_its_report_is_left(trained_run):
@@ -113,7 +231,7 @@ def test_a_checkpoint_alone_is_exported_where_it_is_sent(here, alone, images, tm
 def written_before(trained_run, monkeypatch):
     """Let every export write the file of the trained run, whatever the model is."""
 
-    def write(model, data_spec, metadata, path):
+    def write(model, described, path, opset):
         shutil.copy(exported(trained_run), path)
 
     monkeypatch.setattr(onnx_format, "write", write)
@@ -143,8 +261,9 @@ def test_a_file_that_differs_from_its_checkpoint_is_an_error(here, alone, writte
 @pytest.mark.parametrize(
     ("typed", "parts"),
     [
-        ("formats=[tflite]", ("formats has tflite", "Allowed: onnx", "Try formats=[onnx]")),
-        ("formats=onnx", ("got onnx", "formats must be list", "Try formats=[onnx]")),
+        ("formats=[tflite]", ("tflite", "torch_export", "Try formats=[onnx]")),
+        ("formats=onnx", ("got onnx", "formats must be all or list", "Try formats=[onnx]")),
+        ("opset=17", ("got 17", "opset must", "Try opset=20")),
         ("tolerance=little", ("got little", "tolerance must be float", "Try tolerance=0.0001")),
         ("data.batch_sise=3", ("data.batch_sise does not exist", "data.batch_size", "Try data.batch_size=")),
         (
@@ -164,7 +283,7 @@ def test_a_wrong_request_ends_in_one_message(typed, parts, here, alone):
 
 
 def test_a_failing_export_lets_the_run_finish_and_exits_1(here, tmp_path, monkeypatch):
-    def fail(model, data_spec, metadata, path):
+    def fail(model, described, path, opset):
         path.write_text("half a file", encoding="utf-8")
         raise RuntimeError("no space left")
 
@@ -178,6 +297,50 @@ def test_a_failing_export_lets_the_run_finish_and_exits_1(here, tmp_path, monkey
     assert not (tmp_path / "run" / "export" / "model.onnx").exists()
     assert "RuntimeError: no space left" in done.stdout
     assert "Traceback (most recent call last)" in (tmp_path / "run" / "train.log").read_text(encoding="utf-8")
+
+
+def missing(package):
+    return lambda name: None if name == package else name
+
+
+@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
+def test_a_package_that_an_export_needs_is_missed_before_training(package, here, tmp_path, monkeypatch):
+    monkeypatch.setattr(writing, "find_spec", missing(package))
+    done = here("train", *QUICK, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert f"The format onnx needs {package}, not installed here. Try pip install {package}" in done.stderr
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_wrong_opset_is_refused_before_training(here, tmp_path):
+    done = here("train", *QUICK, "export.opset=3", f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert "opset must" in done.stderr
+    assert "got 3" in done.stderr
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_data_that_are_not_here_are_replaced_by_random_images(here, alone, written_before, monkeypatch):
+    def not_here(self):
+        raise OSError("no such folder")
+
+    monkeypatch.setattr(DigitsDataModule, "prepare_data", not_here)
+    done = here("export", f"checkpoint='{alone}'")
+    assert done.returncode == 0, done.stderr
+    assert "compared on random images only. no such folder" in done.stdout
+    (record,) = json.loads((alone.parent / "export" / "export.json").read_text(encoding="utf-8"))["exports"]
+    assert record["images"] == ["random"]
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_without_one_of_the_formats(copy_project, tmp_path):
+    clone = copy_project(tmp_path / "clone")
+    next(clone.glob("*/export/formats/onnx.py")).unlink()
+    command = [sys.executable, "train.py", *QUICK, "export=all", f"hydra.run.dir={tmp_path / 'run'}"]
+    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    left = {path.name for path in (tmp_path / "run" / "export").iterdir()}
+    assert left == {"export.json", *FILES} - {"model.onnx"}
 
 
 # Prediction with the exported file.
@@ -197,16 +360,92 @@ def rows_of(path):
         return list(csv.DictReader(file))
 
 
-def test_checkpoint_and_exported_file_give_the_same_table(here, trained_run, pictures, tmp_path):
-    tables = []
-    for model in (trained_run.path, exported(trained_run)):
+@pytest.fixture
+def table_of(here, tmp_path):
+    def classify(model, pictures):
         done = here("predict", model, pictures, "--top-k", 2, "--output", tmp_path / "table.csv")
         assert done.returncode == 0, done.stderr
-        tables.append(rows_of(tmp_path / "table.csv"))
-    assert len(tables[0]) == len(tables[1]) == 20
-    for one, other in zip(*tables, strict=True):
+        return rows_of(tmp_path / "table.csv")
+
+    return classify
+
+
+def agree(rows, expected):
+    for one, other in zip(rows, expected, strict=True):
         assert (one["path"], one["label"], one["label_2"]) == (other["path"], other["label"], other["label_2"])
         assert float(one["confidence"]) == pytest.approx(float(other["confidence"]), abs=1e-4)
+        assert float(one["confidence_2"]) == pytest.approx(float(other["confidence_2"]), abs=1e-4)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_checkpoint_and_exported_file_give_the_same_table(name, table_of, exports, trained_run, pictures):
+    rows = table_of(exports / name, pictures)
+    assert len(rows) == 20
+    agree(rows, table_of(trained_run.path, pictures))
+
+
+@pytest.fixture
+def photos(tmp_path):
+    """Write the same colourful picture as JPEG, CMYK JPEG, JPEG lying on its side, and a grey one with 16 bits."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    down, right = np.mgrid[0:60, 0:80]
+    pixels = np.stack([right * 3, down * 4, (down * right) % 256], axis=2).astype(np.uint8)
+    picture = Image.fromarray(pixels)
+    picture.save(folder / "plain.jpg", quality=95)
+    picture.convert("CMYK").save(folder / "cmyk.jpg", quality=95)
+    on_its_side = Image.Exif()
+    on_its_side[0x0112] = 6
+    picture.rotate(90, expand=True).save(folder / "on its side.jpg", quality=95, exif=on_its_side)
+    Image.fromarray((down * right * 13).astype(np.uint16)).save(folder / "sixteen bits.png")
+    return folder
+
+
+ONNXRUNTIME_ALONE = """
+import json, sys
+import numpy as np, onnxruntime
+from PIL import Image, ImageOps
+
+session = onnxruntime.InferenceSession(sys.argv[1])
+texts = session.get_modelmeta().custom_metadata_map
+data_spec, reading = json.loads(texts["data_spec"]), json.loads(texts["metadata"])["reading"]
+print(reading, file=sys.stderr)  # what the following lines do
+side, answers = data_spec["image_size"], {}
+for path in sys.argv[2:]:
+    image = ImageOps.exif_transpose(Image.open(path))
+    if image.mode.startswith("I"):
+        image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
+    image = ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BICUBIC)
+    batch = np.asarray(image).transpose(2, 0, 1)[None]
+    (probabilities,) = session.run(["probabilities"], {"image": batch})
+    answers[path] = dict(zip(data_spec["class_names"], probabilities[0].tolist()))
+assert not {"torch", "<< cookiecutter.package_name >>"} & set(sys.modules)
+print(json.dumps(answers))
+"""
+
+
+def test_four_kinds_of_image_files_get_the_same_answer_everywhere(compose, table_of, photos, tmp_path):
+    config = compose("model=cnn")
+    data_spec = DataSpec(("rot", "grün", "blau"), 3, image_size=32, mean=(0.5, 0.4, 0.3), std=(0.2, 0.3, 0.3))
+    model = build_model(config, data_spec)
+    model.config = plain(config)
+    # Far from uniform, so that a wrongly read image shows.
+    torch.nn.init.normal_(model.net.head[-1].weight, std=3)
+    checkpoint = {"state_dict": model.state_dict(), "config": model.config, "data_spec": data_spec.to_dict()}
+    torch.save(checkpoint, tmp_path / "model.ckpt")
+    writing.export_model(model.eval(), None, list(formats()), tmp_path, tolerance=1e-4, opset=20, metrics={})
+    expected = table_of(tmp_path / "model.ckpt", photos)
+    assert len({row["confidence"] for row in expected}) == 4
+    for name in FILES:
+        agree(table_of(tmp_path / name, photos), expected)
+
+    script = [sys.executable, "-c", ONNXRUNTIME_ALONE, tmp_path / "model.onnx", *(row["path"] for row in expected)]
+    done = subprocess.run(script, cwd=photos, capture_output=True, text=True, check=True)
+    answers = json.loads(done.stdout)
+    for row in expected:
+        probabilities = answers[row["path"]]
+        assert max(probabilities, key=probabilities.get) == row["label"]
+        assert probabilities[row["label"]] == pytest.approx(float(row["confidence"]), abs=1e-4)
 
 
 def test_an_exported_file_predicts_without_torch(door, trained_run, pictures, tmp_path):
@@ -224,17 +463,43 @@ def test_an_exported_file_predicts_without_torch(door, trained_run, pictures, tm
     assert not mark.exists()
 
 
-@pytest.mark.parametrize("damage", ["no model", "no description"])
-def test_a_file_that_is_no_exported_model_is_refused(here, trained_run, pictures, tmp_path, damage):
-    path = tmp_path / "other.onnx"
-    if damage == "no model":
-        path.write_text("nothing", encoding="utf-8")
-    else:
-        proto = onnx.load(exported(trained_run))
-        del proto.metadata_props[:]
-        onnx.save(proto, path)
+def refused(done, path):
+    assert done.returncode == 2
+    assert done.stderr.count("Error: ") == 1
+    assert f"{path} cannot be used: " in done.stderr
+    assert f"A {path.suffix} file written by export.py is allowed. Try python export.py" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("suffix", [".onnx", ".pt2", ".safetensors", ".ts"])
+def test_a_file_that_is_no_model_is_refused(suffix, here, pictures, tmp_path):
+    path = tmp_path / f"other{suffix}"
+    path.write_text("nothing that any library could load", encoding="utf-8")
+    refused(here("predict", path, pictures), path)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_an_export_of_something_else_is_refused(name, here, linear, pictures, tmp_path):
+    path = tmp_path / name
+    (module,) = (module for module in formats().values() if path.suffix == module.SUFFIX)
+    module.write(linear, {"made by": "another project"}, path, **({"opset": 20} if name == "model.onnx" else {}))
+    done = here("predict", path, pictures)
+    refused(done, path)
+    assert "it carries no description of its classes and image size" in done.stderr
+
+
+def test_weights_that_name_code_which_is_not_trusted_are_refused(here, linear, pictures, tmp_path):
+    path = tmp_path / "model.safetensors"
+    linear.net_config = {"_target_": "os.system", "command": f"touch {tmp_path / 'run'}"}
+    formats()["safetensors"].write(linear, {"data_spec": json.dumps(linear.data_spec.to_dict())}, path)
     done = here("predict", path, pictures)
     assert done.returncode == 2
-    assert f"{path} cannot be used" in done.stderr
-    assert "An ONNX file written by export.py is allowed" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert "names os.system, which is not a network" in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_missing_runtime_is_named(here, exports, pictures, monkeypatch):
+    monkeypatch.setitem(sys.modules, "onnxruntime", None)
+    done = here("predict", exports / "model.onnx", pictures)
+    assert done.returncode == 2
+    assert "needs onnxruntime, not installed here. Try pip install onnxruntime" in done.stderr

@@ -6,6 +6,11 @@ import numpy as np
 from PIL import Image, ImageOps
 
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
+# What `read_image` does, in words for whoever serves an exported file without this project.
+READING = (
+    "EXIF orientation applied; 16-bit grey divided by 257; transparency laid on white; RGB, or grey for one channel; "
+    "the centre square cut out and resized by Pillow's bicubic filter; uint8, channels first"
+)
 
 
 def read_image(path: str | Path, image_size: int, channels: int) -> np.ndarray:

@@ -1,0 +1,105 @@
+"""Writes a model in each wanted format and keeps the files that agree with it (export.py and the end of a run)."""
+
+import json
+import logging
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from .. import __version__
+from ..configuration import ConfigError
+from ..data.images import READING
+from ..inference import formats as written_here
+from ..models.image_classifier import ImageClassifier
+from ..run_directory import write_json
+from .deployed import Deployed
+from .parity import measure_parity
+
+log = logging.getLogger(__name__)
+
+
+def wanted_formats(formats: list[str] | str) -> list[str]:
+    """Give the names of formats; `all` stands for every one.
+
+    Raises:
+        ConfigError: a format does not exist, or a package that it needs is not installed.
+    """
+    known = written_here()
+    wanted = list(known) if formats == "all" else list(formats)
+    for name in wanted:
+        if name not in known:
+            raise ConfigError(f"formats has {name}. Allowed: {', '.join(known)}. Try formats=[{next(iter(known))}].")
+        missing = [package for package in known[name].NEEDS if find_spec(package) is None]
+        if missing:
+            raise ConfigError(
+                f"The format {name} needs {' and '.join(missing)}, not installed here. "
+                f"Try pip install {' '.join(missing)}, or export=null."
+            )
+    return wanted
+
+
+def check_opset(opset: int) -> None:
+    """
+    Raises:
+        ConfigError: torch does not write this version of ONNX.
+    """
+    onnx = written_here().get("onnx")
+    if onnx and opset not in onnx.OPSETS:
+        first, last = onnx.OPSETS[0], onnx.OPSETS[-1]
+        raise ConfigError(f"opset must lie between {first} and {last}, got {opset}. Try opset=20.")
+
+
+def export_model(
+    model: ImageClassifier,
+    images: Tensor | None,
+    formats: list[str],
+    output: Path,
+    tolerance: float,
+    opset: int,
+    metrics: dict[str, float],
+) -> list[dict[str, Any]]:
+    """Write each format and compare what was written with the model. A file that fails is not kept.
+
+    Args:
+        images: real ones, uint8 (N, C, H, W), for the comparison; None where there are none.
+        tolerance: largest difference of a probability.
+        metrics: what the file says it reached.
+
+    Returns:
+        for each format `format`, `path` in `output`, what `measure_parity` gives, and `error` where it failed; the same
+        stands in `export.json`.
+    """
+    deployed = Deployed.of(model)
+    origin = {"package": __package__.split(".")[0], "version": __version__, "run": model.config.get("run_id")}
+    described = {
+        "data_spec": json.dumps(model.data_spec.to_dict(), ensure_ascii=False),
+        "metadata": json.dumps({**origin, "metrics": metrics, "reading": READING}, ensure_ascii=False),
+    }
+    output.mkdir(parents=True, exist_ok=True)
+    records = []
+    for name in formats:
+        module = written_here()[name]
+        path = output / f"model{module.SUFFIX}"
+        unfinished = path.with_name(f".unfinished{path.suffix}")
+        record: dict[str, Any] = {"format": name, "path": path.name}
+        try:
+            module.write(deployed, described, unfinished, **({"opset": opset} if name == "onnx" else {}))
+            record |= measure_parity(deployed, module.classifier(unfinished), images)
+            if record["max_difference"] > tolerance or not np.isfinite(record["max_difference"]):
+                record["error"] = (
+                    f"differs from the checkpoint by {record['max_difference']:.2g}, allowed {tolerance:g}"
+                )
+            else:
+                unfinished.replace(path)
+        except Exception as error:
+            log.exception("Export to %s failed.", name)
+            record["error"] = f"{type(error).__name__}: {error}"
+        finally:
+            # A file that gives other answers than its checkpoint must not be there to be shipped.
+            unfinished.unlink(missing_ok=True)
+        records.append(record)
+    write_json(output / "export.json", {"tolerance": tolerance, "exports": records})
+    return records
