@@ -52,7 +52,8 @@ class SharedBatches(Sampler[list[int]]):
     """Cuts the samples into global batches and gives each process its share, so that no process sees another order.
 
     For training the order is a function of seed and epoch alone, and an incomplete last batch is left out unless it is
-    the only one. Otherwise every sample comes exactly once, without padding.
+    the only one. Otherwise every sample comes exactly once, without padding, in batches of nearly one size: a process
+    with no share in the last one would let the others wait for it.
 
     Args:
         batch_size: samples of one batch over all processes.
@@ -87,11 +88,14 @@ class SharedBatches(Sampler[list[int]]):
         self.epoch = epoch
 
     def __len__(self) -> int:
-        whole, rest = divmod(self.length, self.batch_size)
-        return whole + int(rest > 0 and (not self.train or whole == 0))
+        if self.train:
+            return max(1, self.length // self.batch_size)
+        return min(-(-self.length // self.batch_size), self.length // self.world_size)
 
     def __iter__(self) -> Iterator[list[int]]:
-        for batch in torch.split(self._order(), self.batch_size)[: len(self)]:
+        order = self._order()
+        batches = torch.split(order, self.batch_size) if self.train else order.tensor_split(len(self))
+        for batch in batches[: len(self)]:
             yield batch[self.rank :: self.world_size].tolist()
 
     def _order(self) -> Tensor:
