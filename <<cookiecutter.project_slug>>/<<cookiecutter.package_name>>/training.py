@@ -29,6 +29,7 @@ from .checkpoints import AtomicCheckpointIO, plain_model
 from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
 from .console import quiet_libraries
 from .machine import fit_to_machine
+from .models.image_classifier import ImageClassifier
 from .models.switches import switch_on
 from .run_directory import open_run_directory, write_json
 
@@ -40,14 +41,13 @@ def train(config: DictConfig) -> None:
     quiet_libraries()
     run_dir = Path(HydraConfig.get().runtime.output_dir).absolute()
     settled = fit_to_machine(config)
-    if not 0 <= settled.seed < 2**32:
-        raise ConfigError(f"seed must lie between 0 and {2**32 - 1}, got {settled.seed}. Try seed=0.")
     seed_everything(settled.seed, workers=True, verbose=False)
 
     datamodule = build(settled.data)
     datamodule.prepare_data()
     datamodule.setup()
     model = build_model(settled, datamodule.data_spec)
+    check_image_size(model)
     switch_on(model, settled.model)
     # The checkpoint carries what was asked: another machine settles `auto` for itself.
     model.config = plain(config)
@@ -114,6 +114,23 @@ def check_monitor(monitor: str, metric_names: list[str]) -> None:
     allowed = [name for name in metric_names if not name.startswith("test/")]
     if monitor not in allowed:
         raise ConfigError(f"monitor={monitor} is never logged. Allowed: {', '.join(allowed)}. Try monitor=val/loss.")
+
+
+def check_image_size(model: ImageClassifier) -> None:
+    """
+    Raises:
+        ConfigError: the network cannot take images as small or as large as the data's.
+    """
+    try:
+        with torch.inference_mode():
+            model.eval()(model.example_input_array)
+    except (AssertionError, RuntimeError) as error:
+        channels, size = model.data_spec.channels, model.data_spec.image_size
+        raise ConfigError(
+            f"The network does not take images of {channels} x {size} x {size}: {str(error).rstrip('.')}. "
+            "Choose another network or image size. Try model=cnn, which takes any size."
+        ) from error
+    model.train()
 
 
 def build_callbacks(config: DictConfig) -> list[Callback]:

@@ -166,6 +166,15 @@ def test_a_sampler_knows_how_many_batches_it_has(length, train):
     assert len(SharedBatches(length, 12, 0, 1, 0, train)) == len(shares(1, length, train=train)[0])
 
 
+@pytest.mark.parametrize(("world_size", "length", "batch_size"), [(2, 21, 4), (2, 21, 2), (3, 4, 3), (4, 1001, 64)])
+def test_every_process_has_a_share_of_every_batch_it_evaluates(world_size, length, batch_size):
+    seen = shares(world_size, length, batch_size, train=False)
+    # One without a batch, or with an empty one, would let the others wait for ever.
+    assert len({len(batches) for batches in seen}) == 1
+    assert min(len(batch) for batches in seen for batch in batches) >= 1
+    assert sorted(index for batches in seen for batch in batches for index in batch) == list(range(length))
+
+
 @pytest.mark.parametrize("world_size", [1, 2, 3])
 def test_evaluation_covers_every_sample_exactly_once(world_size):
     seen = [index for batches in shares(world_size, train=False) for batch in batches for index in batch]

@@ -1,6 +1,7 @@
 """Every shipped network learns, fits its data's specification and carries its own preprocessing."""
 
 import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from sklearn.metrics import f1_score
 from torch.nn.functional import cross_entropy
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
 
-from << cookiecutter.package_name >>.building import build_model
+from << cookiecutter.package_name >>.building import build, build_model
 from << cookiecutter.package_name >>.checkpoints import read_checkpoint
 from << cookiecutter.package_name >>.configuration import CONFIG_DIR, ConfigError, plain
 from << cookiecutter.package_name >>.data.digits import DigitsDataModule, digit_images
@@ -21,6 +22,7 @@ from << cookiecutter.package_name >>.models import networks
 from << cookiecutter.package_name >>.models.preprocess import Preprocess
 from << cookiecutter.package_name >>.models.stage_metrics import StageMetrics
 from << cookiecutter.package_name >>.models.switches import switch_on
+from << cookiecutter.package_name >>.training import check_image_size
 
 MODELS = sorted(file.stem for file in (CONFIG_DIR / "model").glob("*.yaml"))
 
@@ -417,3 +419,66 @@ def test_a_checkpoint_builds_a_plain_network_whatever_switches_were_on(compose, 
     built = read_checkpoint(tmp_path / "a.ckpt").build_model()
     assert built.net._compiled_call_impl is None
     assert not any("_checkpoint" in name for name, _ in built.named_modules())
+
+
+FAMILIES = (
+    "alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5 "
+    "mobilenet_v2 mobilenet_v3_small regnet_x_400mf resnet18 resnext50_32x4d shufflenet_v2_x0_5 squeezenet1_1 swin_t "
+    "swin_v2_t vgg11 vit_b_32 wide_resnet50_2"
+)
+
+
+def test_one_of_each_family_of_torchvision_is_listed():
+    families = {torchvision.models.get_model_builder(name).__module__ for name in FAMILIES.split()}
+    assert families == {
+        torchvision.models.get_model_builder(name).__module__
+        for name in torchvision.models.list_models(module=torchvision.models)
+    }
+
+
+@pytest.mark.parametrize("name", FAMILIES.split())
+def test_networks_of_each_family_of_torchvision_train_on_any_classes(name, compose):
+    # Shapes alone, without values: some of these have a hundred million weights.
+    with torch.device("cpu" if name.startswith("regnet") else "meta"):
+        net = build(compose("model=torchvision", f"model.net.name={name}").model.net, data_spec=spec(1, 224, classes=3))
+        assert net.train()(torch.zeros(2, 1, 224, 224)).shape == (2, 3)
+    in_head = sum(parameter.numel() for parameter in net.head.parameters())
+    assert 0 < in_head < sum(parameter.numel() for parameter in net.parameters()) / 2
+
+
+def test_a_vision_transformer_is_built_for_the_size_of_the_images(compose):
+    net = build_model(compose("model=torchvision", "model.net.name=vit_b_32"), spec(1, 64)).net.net
+    assert net.image_size == 64
+
+
+# Networks of timm.
+
+
+def test_a_network_of_timm_learns_other_classes_and_has_a_head(compose):
+    classifier = build_model(compose("model=timm"), spec(1, 32, classes=4))
+    assert classifier(noise(2, 1, 32)).shape == (2, 4)
+    assert classifier.net.head.weight.shape[0] == 4
+
+
+def test_a_transformer_of_timm_is_built_for_the_size_of_the_images(compose):
+    classifier = build_model(compose("model=timm", "model.net.name=vit_tiny_patch16_224"), spec(1, 32, classes=4))
+    assert classifier(noise(2, 1, 32)).shape == (2, 4)
+
+
+def test_an_unknown_network_of_timm_names_those_near_it(compose):
+    with pytest.raises(
+        ConfigError,
+        match=r"name=mobilenetv3_small_05 does not exist in timm\. Near it: .*mobilenetv3_small_050.*Try model",
+    ):
+        build_model(compose("model=timm", "model.net.name=mobilenetv3_small_05"), spec())
+
+
+def test_a_missing_timm_says_what_to_install(compose, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    with pytest.raises(ConfigError, match=r"needs the package timm, which is not installed\. Type pip install timm"):
+        build_model(compose("model=timm"), spec())
+
+
+def test_a_network_that_cannot_take_the_images_is_refused(compose):
+    with pytest.raises(ConfigError, match=r"does not take images of 1 x 8 x 8: .* Try model=cnn"):
+        check_image_size(build_model(compose("model=torchvision", "model.net.name=alexnet"), spec()))

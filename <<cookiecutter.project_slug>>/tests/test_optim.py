@@ -1,5 +1,6 @@
 """Schedules follow their formulas over the run's real number of optimizer steps."""
 
+import json
 import math
 
 import pytest
@@ -96,6 +97,11 @@ def test_constant_keeps_the_rate():
     assert rates(lambda optimizer: schedules.constant(optimizer, 20), 20) == [0.5] * 20
 
 
+def test_one_cycle_takes_a_whole_number_for_its_share():
+    falling = rates(lambda optimizer: schedules.one_cycle(optimizer, 20, 0), 20)
+    assert falling == sorted(falling, reverse=True)
+
+
 @pytest.mark.parametrize("fraction", [-0.1, 1.0])
 def test_an_impossible_warmup_is_refused(fraction):
     message = rf"scheduler\.warmup_fraction must be at least 0 and below 1, got {fraction}\. Try"
@@ -104,19 +110,24 @@ def test_an_impossible_warmup_is_refused(fraction):
 
 
 class UsedRates(Callback):
-    """Notes the rate of each optimizer step that a run really makes."""
+    """Notes the rate of each optimizer step that a run really makes; several processes note theirs in a file each."""
 
-    def __init__(self):
+    def __init__(self, folder=None):
         self.rates = []
+        self.folder = folder
 
     def on_before_optimizer_step(self, trainer, pl_module, optimizer):
         self.rates.append(optimizer.param_groups[0]["lr"])
 
+    def on_fit_end(self, trainer, pl_module):
+        if self.folder:
+            (self.folder / f"{trainer.global_rank}.json").write_text(json.dumps(self.rates), encoding="utf-8")
 
-def fitted(cfg, validate=False, **settings):
+
+def fitted(cfg, validate=False, folder=None, **settings):
     datamodule = DigitsDataModule(batch_size=64, val_fraction=0.15, test_fraction=0.2)
     datamodule.setup()
-    used = UsedRates()
+    used = UsedRates(folder)
     trainer = Trainer(
         accelerator="cpu",
         limit_val_batches=1.0 if validate else 0,
@@ -125,6 +136,7 @@ def fitted(cfg, validate=False, **settings):
         enable_checkpointing=False,
         enable_progress_bar=False,
         enable_model_summary=False,
+        use_distributed_sampler=False,
         callbacks=[used],
         **settings,
     )
@@ -172,6 +184,19 @@ def test_each_schedule_follows_its_formula_over_the_real_steps(name, epochs, bat
         # This loss falls all the time.
         assert used == expected
     assert used == pytest.approx(expected)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FORMULAS)
+def test_each_schedule_follows_its_formula_on_two_processes(name, compose, tmp_path):
+    cfg = compose("model=linear", f"scheduler={name}", "optimizer=sgd", "optimizer.lr=0.1")
+    settings = {"limit_train_batches": 5, "accumulate_grad_batches": 3, "max_epochs": 2}
+    # Forked, not started anew: eleven schedules take seconds.
+    fitted(cfg, name == "reduce_on_plateau", tmp_path, strategy="ddp_fork", devices=2, **settings)
+    for rank in (0, 1):
+        used = json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8"))
+        # Batches 3 and 5 of each epoch end in a step.
+        assert used == pytest.approx([0.1 * FORMULAS[name](step, 4, step // 2) for step in range(4)])
 
 
 def test_a_plateau_lowers_the_rate_after_its_patience_in_validation_runs(compose):

@@ -4,12 +4,14 @@ import csv
 import hashlib
 import json
 import platform
+import random
 import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import lightning
+import numpy as np
 import pytest
 import torch
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint, ModelSummary, ProgressBar
@@ -236,6 +238,46 @@ def test_the_same_seed_gives_the_same_weights(run):
     assert difference(first, again) == 0
 
 
+def test_zero_is_a_seed(run):
+    first, again, other = (weights_of(run(*case)) for case in (("a", "seed=0"), ("b", "seed=0"), ("c", "seed=1")))
+    assert difference(first, again) == 0
+    assert difference(first, other) > 0
+
+
+def test_a_deterministic_run_twice_gives_the_same_bits(run):
+    deterministic = ("trainer.deterministic=true", "model=cnn", "model.mixup_alpha=0.2", "callbacks=ema", "seed=0")
+    few = ("trainer.limit_train_batches=4",)
+    first, again = (run(name, *deterministic, *few) for name in ("first", "again"))
+    assert difference(weights_of(first), weights_of(again)) == 0
+    assert results_of(first)["metrics"] == results_of(again)["metrics"]
+
+
+def test_the_seed_reaches_python_numpy_and_torch(run, monkeypatch):
+    drawn = []
+
+    def note(self):
+        drawn.append((random.random(), np.random.rand(), torch.rand(()).item()))
+
+    monkeypatch.setattr(ImageClassifier, "on_train_start", note)
+    for seed in (0, 0, 1):
+        run(f"run {len(drawn)}", f"seed={seed}", "trainer.limit_train_batches=1")
+    assert drawn[0] == drawn[1]
+    assert all(one != other for one, other in zip(drawn[0], drawn[2], strict=True))
+
+
+def test_sharing_a_model_out_needs_cuda_and_names_the_alternative(here, tmp_path):
+    done = here("train", *QUICK, "strategy=fsdp", "trainer.accelerator=cpu", f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert "strategy=fsdp shares a model out over CUDA devices; this run uses cpu. Try strategy=ddp." in done.stderr
+
+
+def test_batch_norms_are_not_synchronised_where_that_cannot_be_done(compose):
+    settled = fit_to_machine(compose("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"))
+    assert settled.trainer.sync_batchnorm is False
+    settled = fit_to_machine(compose("trainer=ddp", "trainer.accelerator=cuda", "trainer.devices=2"))
+    assert settled.trainer.sync_batchnorm is True
+
+
 def test_a_run_without_a_test_stage_has_no_test_metrics(run):
     results = results_of(run("run", "test=false"))
     assert {name.partition("/")[0] for name in results["metrics"]} >= {"train", "val"}
@@ -341,7 +383,7 @@ def test_a_run_never_writes_into_another(run, here, tmp_path):
 
 
 def test_settings_that_lightning_refuses_end_in_one_message(here, tmp_path):
-    done = here("train", *QUICK, "trainer.accelerator=abacus", f"hydra.run.dir={tmp_path / 'run'}")
+    done = here("train", *QUICK, "trainer.strategy=abacus", f"hydra.run.dir={tmp_path / 'run'}")
     assert done.returncode == 2
     assert "abacus" in done.stderr
     assert "Traceback" not in done.stdout + done.stderr
@@ -350,9 +392,8 @@ def test_settings_that_lightning_refuses_end_in_one_message(here, tmp_path):
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
-        ("seed=-1", "seed must lie between 0 and 4294967295, got -1"),
-        ("model.net.dropout=2", "dropout probability has to be between 0 and 1, but got 2"),
-        ("optimizer.lr=-1", "Invalid learning rate: -1"),
+        ("+optimizer.betas=[0.9,2.0]", "Invalid beta parameter at index 1: 2.0"),
+        ("+callbacks.best_checkpoint.save_top_k=-2", "Invalid value for save_top_k=-2"),
     ],
 )
 def test_a_value_that_a_library_refuses_ends_in_one_message(wrong, told, here, tmp_path):
@@ -425,6 +466,48 @@ def test_two_processes_share_one_run_and_end_with_the_weights_of_one(door, proje
     assert difference(weights_of(one), weights_of(two)) < 1e-5
     assert results["metrics"]["test/acc"] == pytest.approx(results_of(one)["metrics"]["test/acc"], abs=1e-6)
     assert results["metrics"]["val/loss"] == pytest.approx(results_of(one)["metrics"]["val/loss"], abs=1e-5)
+
+
+FEW_IMAGES = ("data=synthetic", "data.train_samples=64", "data.val_samples=21", "data.test_samples=21")
+
+
+@pytest.mark.slow
+def test_one_checkpoint_gives_the_same_on_one_and_on_two_processes(door, here, run, tmp_path):
+    run_dir = run("run", *FEW_IMAGES, "trainer.max_epochs=3")
+    measured = []
+    for devices, start in ((1, here), (2, door)):
+        output = tmp_path / f"on {devices}"
+        shared = ("strategy=ddp", "trainer.accelerator=cpu", f"trainer.devices={devices}", "data.batch_size=4")
+        done = start("eval", f"checkpoint={run_dir}", *shared, f"hydra.run.dir={output}")
+        assert done.returncode == 0, done.stderr
+        measured.append((results_of(output), (output / "confusion_matrix.csv").read_text(encoding="utf-8")))
+    (one, counts), (two, same_counts) = measured
+    assert (one["world_size"], two["world_size"]) == (1, 2)
+    assert one["samples"] == two["samples"] == 21
+    assert counts == same_counts
+    assert one["metrics"]["test/acc"] == two["metrics"]["test/acc"]
+    assert one["metrics"] == pytest.approx(two["metrics"], abs=1e-6)
+
+
+@pytest.mark.slow
+def test_one_image_on_two_processes_is_refused_and_not_waited_for(door, run, tmp_path):
+    run_dir = run("run", *FEW_IMAGES)
+    few = ("data.test_samples=1", "strategy=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
+    done = door("eval", f"checkpoint={run_dir}", *few, f"hydra.run.dir={tmp_path / 'two'}")
+    assert done.returncode == 2
+    assert "2 processes cannot share the test split of 1 images" in done.stderr
+    assert "Try trainer.devices=1" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_backbone_unfrozen_on_two_processes_trains_as_on_one(door, here, tmp_path):
+    same = (*QUICK, "scheduler=constant", "trainer.max_epochs=2", "trainer.limit_train_batches=5")
+    frozen = ("model.freeze_backbone=true", "model.unfreeze_epoch=1", "test=false")
+    one, two = tmp_path / "one", tmp_path / "two"
+    assert here("train", *same, *frozen, f"hydra.run.dir={one}").returncode == 0
+    done = door("train", *same, *frozen, *TWO_PROCESSES, f"hydra.run.dir={two}")
+    assert done.returncode == 0, done.stderr
+    assert difference(weights_of(one), weights_of(two)) < 1e-5
 
 
 @pytest.mark.slow

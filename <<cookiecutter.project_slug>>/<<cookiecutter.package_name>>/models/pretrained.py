@@ -31,18 +31,33 @@ class TorchvisionNet(nn.Module):
         weights = torchvision.models.get_model_weights(name).DEFAULT if pretrained else None
         # Mean and deviation of each channel that the weights were trained with.
         self.normalisation = (tuple(weights.transforms().mean), tuple(weights.transforms().std)) if weights else None
-        self.net = torchvision.models.get_model(name, weights=weights)
+        # Vision transformers are built for one size.
+        size: dict[str, Any] = {"image_size": data_spec.image_size} if name.startswith("vit_") else {}
+        if name == "maxvit_t":
+            size = {"input_size": (data_spec.image_size, data_spec.image_size)}
+        self.net = torchvision.models.get_model(name, weights=weights, **size)
+        if isinstance(self.net, torchvision.models.GoogLeNet | torchvision.models.Inception3):
+            # Their classifiers half-way would return three kinds of logits.
+            self.net.aux_logits = False
+            self.net.aux1 = self.net.aux2 = self.net.AuxLogits = None
         if small_images:
             _keep_size(self.net, name)
-        self.head_name, last = [item for item in self.net.named_modules() if isinstance(item[1], nn.Linear)][-1]
-        self.net.set_submodule(self.head_name, nn.Linear(last.in_features, data_spec.num_classes))
+        kinds = nn.Linear | nn.Conv2d
+        self.head_name, last = [item for item in self.net.named_modules() if isinstance(item[1], kinds)][-1]
+        new: nn.Conv2d | nn.Linear
+        if isinstance(last, nn.Conv2d):
+            # SqueezeNet ends in a convolution.
+            new = nn.Conv2d(last.in_channels, data_spec.num_classes, kernel_size=1)
+        else:
+            new = nn.Linear(last.in_features, data_spec.num_classes)
+        self.net.set_submodule(self.head_name, new)
         # A fresh vision transformer's head is all zeros, and so would every first prediction be the same.
-        nn.init.trunc_normal_(self.head.weight, std=0.02)
-        nn.init.zeros_(self.head.bias)
+        nn.init.trunc_normal_(new.weight, std=0.02)
+        nn.init.zeros_(cast(Tensor, new.bias))
 
     @property
-    def head(self) -> nn.Linear:
-        return cast(nn.Linear, self.net.get_submodule(self.head_name))
+    def head(self) -> nn.Module:
+        return cast(nn.Module, self.net.get_submodule(self.head_name))
 
     def forward(self, image: Tensor) -> Tensor:
         logits: Tensor = self.net(image.expand(-1, 3, -1, -1))
