@@ -9,12 +9,15 @@ from lightning import Trainer
 from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
 from omegaconf import OmegaConf
 
-from << cookiecutter.package_name >>.building import SWITCHES
+from << cookiecutter.package_name >>.building import SWITCHES, build, build_model
 from << cookiecutter.package_name >>.configuration import CONFIG_DIR
+from << cookiecutter.package_name >>.data.spec import DataSpec
 from << cookiecutter.package_name >>.machine import fit_to_machine
 from << cookiecutter.package_name >>.request import PRESETS, check
-from << cookiecutter.package_name >>.training import build_trainer
+from << cookiecutter.package_name >>.training import build_callbacks, build_loggers, build_trainer
 
+# What has no default.
+NEEDED: dict[str, list[str]] = {}
 OPTIONS = sorted(f"{file.parent.name}={file.stem}" for file in CONFIG_DIR.glob("*/*.yaml"))
 
 
@@ -42,6 +45,28 @@ def test_every_option_of_every_group_composes(option, compose):
     # Options whose header is `# @package trainer` write there; the others below their group.
     written = {**cfg, **cfg["trainer"], **(cfg.get(group) or {})}
     assert set(shipped) - {"defaults"} <= set(written)
+
+
+@pytest.mark.parametrize("option", [option for option in OPTIONS if option != "strategy=fsdp"])
+def test_everything_that_an_option_names_can_be_built(option, compose, tmp_path):
+    # One wandb run at a time.
+    others = [] if option.startswith("logger=") else ["logger=csv"]
+    settled = fit_to_machine(compose(option, *others, *NEEDED.get(option, [])))
+    assert build(settled.data) is not None
+    spec = DataSpec(class_names=("a", "b"), channels=3, image_size=32, mean=(0.5,) * 3, std=(0.5,) * 3)
+    assert build_model(settled, spec).net is not None
+    callbacks = build_callbacks(settled)
+    assert len(callbacks) == sum(entry is not None for entry in settled.callbacks.values())
+    loggers = build_loggers(settled, tmp_path, {})
+    assert len(loggers) == 1 + len(settled.logger)
+    for logger in loggers:
+        getattr(logger, "close", lambda: None)()
+    assert build_trainer(settled, tmp_path, callbacks).precision == settled.trainer.precision
+
+
+def test_sharing_a_model_out_is_an_option_where_there_is_cuda(compose):
+    cfg = compose("strategy=fsdp")
+    assert (cfg.trainer.strategy, cfg.trainer.devices) == ("fsdp", "auto")
 
 
 @pytest.mark.parametrize("option", [option for option in OPTIONS if option.startswith(PRESETS)])
