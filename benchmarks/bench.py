@@ -18,7 +18,7 @@ from typing import Any
 
 from measuring import HERE, Row, generate
 
-SUBJECTS = ("resnet18", "mlp", "digits", "generation")
+SUBJECTS = ("resnet18", "mlp", "digits", "inference", "generation")
 RESULTS, TABLE = HERE / "results.json", HERE / "RESULTS.md"
 PACKAGES = ("torch", "lightning")
 

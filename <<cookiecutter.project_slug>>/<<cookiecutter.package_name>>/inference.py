@@ -97,7 +97,8 @@ def find_images(inputs: list[str]) -> list[Path]:
     found: list[Path] = []
     for given in inputs:
         if given == "-":
-            listed = [Path(line.rstrip("\r")) for line in os.fsdecode(sys.stdin.buffer.read()).split("\n") if line]
+            lines = os.fsdecode(sys.stdin.buffer.read()).replace("\r\n", "\n").split("\n")
+            listed = [Path(line) for line in lines if line]
         elif Path(given).expanduser().exists():
             listed = [Path(given).expanduser()]
         else:

@@ -389,15 +389,15 @@ def photos(tmp_path):
     """Write the same colourful picture as JPEG, CMYK JPEG, JPEG lying on its side, and a grey one with 16 bits."""
     folder = tmp_path / "photos"
     folder.mkdir()
-    down, right = np.mgrid[0:60, 0:80]
-    pixels = np.stack([right * 3, down * 4, (down * right) % 256], axis=2).astype(np.uint8)
+    down, right = np.mgrid[0:150, 0:200]
+    pixels = np.stack([right, 255 - down, (down * right // 8) % 256], axis=2).astype(np.uint8)
     picture = Image.fromarray(pixels)
     picture.save(folder / "plain.jpg", quality=95)
     picture.convert("CMYK").save(folder / "cmyk.jpg", quality=95)
     on_its_side = Image.Exif()
     on_its_side[0x0112] = 6
     picture.rotate(90, expand=True).save(folder / "on its side.jpg", quality=95, exif=on_its_side)
-    Image.fromarray((down * right * 13).astype(np.uint16)).save(folder / "sixteen bits.png")
+    Image.fromarray((down * right * 2).astype(np.uint16)).save(folder / "sixteen bits.png")
     return folder
 
 
@@ -412,7 +412,9 @@ data_spec, reading = json.loads(texts["data_spec"]), json.loads(texts["metadata"
 print(reading, file=sys.stderr)  # what the following lines do
 side, answers = data_spec["image_size"], {}
 for path in sys.argv[2:]:
-    image = ImageOps.exif_transpose(Image.open(path))
+    image = Image.open(path)
+    image.draft(None, (2 * side, 2 * side))
+    image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
     image = ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BICUBIC)

@@ -1,7 +1,11 @@
 """predict.py: which files are found, what stands in the table, and what is refused."""
 
 import csv
+import io
+import json
 import os
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -11,6 +15,7 @@ from PIL import Image
 from << cookiecutter.package_name >>.checkpoints import read_checkpoint
 from << cookiecutter.package_name >>.data.digits import DigitsDataModule
 from << cookiecutter.package_name >>.data.images import read_image
+from << cookiecutter.package_name >>.inference import find_images
 
 
 @pytest.fixture(scope="session")
@@ -107,6 +112,124 @@ def test_inputs_keep_the_order_in_which_they_were_typed(predict, pictures):
     assert names == ["05.png", "01.png", *(f"{position:02d}.png" for position in range(20))]
 
 
+def test_a_pattern_that_the_shell_left_as_it_is_is_expanded(predict, pictures):
+    rows, _ = predict(pictures / "0[13]*.png", pictures.parent / "*ures ü" / "1?.png")
+    names = [row["path"].rpartition("/")[2] for row in rows]
+    assert names == ["01.png", "03.png", *(f"{position}.png" for position in range(10, 20))]
+
+
+def test_a_pattern_reaches_through_folders_and_may_match_folders(pictures, tmp_path):
+    (pictures / "deeper").mkdir()
+    (pictures / "00.png").rename(pictures / "deeper" / "00.png")
+    assert find_images([str(tmp_path / "**" / "00.png")]) == [pictures / "deeper" / "00.png"]
+    assert find_images([str(tmp_path / "pict*" / "deep*")]) == [pictures / "deeper" / "00.png"]
+
+
+def test_a_name_with_brackets_is_a_name_first(pictures):
+    (pictures / "00.png").rename(pictures / "[1].png")
+    (pictures / "01.png").rename(pictures / "1.png")
+    assert find_images([str(pictures / "[1].png")]) == [pictures / "[1].png"]
+
+
+@pytest.fixture
+def listed(monkeypatch):
+    """Put a list on standard input."""
+
+    def put(*lines, end="\n"):
+        stream = io.TextIOWrapper(io.BytesIO(b"".join(os.fsencode(line) + end.encode() for line in lines)))
+        monkeypatch.setattr(sys, "stdin", stream)
+
+    return put
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_a_list_on_standard_input_is_read(predict, pictures, listed, end):
+    listed(pictures / "03.png", "", pictures / "01.png", end=end)
+    rows, _ = predict("-", pictures / "02.png")
+    assert [row["path"].rpartition("/")[2] for row in rows] == ["03.png", "01.png", "02.png"]
+
+
+def test_what_a_list_names_in_vain_is_counted_and_the_rest_classified(predict, pictures, listed):
+    listed(pictures / "03.png", pictures / "deleted.png", b"/not/utf8\xff.png")
+    rows, done = predict("-")
+    assert len(rows) == 1
+    assert "1 images classified, 2 unreadable" in done.stdout
+    assert f"Skipped: {pictures / 'deleted.png'}" in done.stderr
+
+
+def test_the_door_reads_its_list_from_another_command(door, trained_run, pictures, tmp_path):
+    # The door's standard input is empty here.
+    done = door("predict", trained_run.path / "export" / "model.onnx", "-", "--output", tmp_path / "table.csv")
+    assert done.returncode == 2
+    assert "- holds no image" in done.stderr
+
+
+def test_json_lines_hold_what_the_table_holds(here, predict, pictures, trained_run, tmp_path):
+    rows, _ = predict(pictures, "--top-k", 2)
+    (pictures / "07.png").unlink()
+    for arguments in (["--output", tmp_path / "a.jsonl"], ["--format", "jsonl", "--output", tmp_path / "b.txt"]):
+        done = here("predict", trained_run.path, pictures, "--top-k", 2, *arguments)
+        assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.txt").read_bytes()
+    lines = [json.loads(line) for line in (tmp_path / "a.jsonl").read_text(encoding="utf-8").splitlines()]
+    assert [{key: str(value) for key, value in line.items()} for line in lines] == [*rows[:7], *rows[8:]]
+    assert isinstance(lines[0]["confidence"], float)
+
+
+def test_a_format_without_an_output_names_the_file(here, trained_run, pictures, tmp_path):
+    assert here("predict", trained_run.path, pictures, "--format", "jsonl").returncode == 0
+    assert len((tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()) == 20
+
+
+def test_json_lines_are_utf_8_whatever_a_file_is_called(here, trained_run, pictures, tmp_path):
+    name = os.fsdecode(os.fsencode(pictures) + b"/\xff.png")
+    os.rename(pictures / "00.png", name)  # noqa: PTH104
+    assert here("predict", trained_run.path, name, pictures / "01.png", "--format", "jsonl").returncode == 0
+    first, second = (tmp_path / "predictions.jsonl").read_text(encoding="utf-8").splitlines()
+    assert json.loads(first)["path"] == name
+    assert json.loads(second)["path"] == str(pictures / "01.png")
+    assert "ü" in second
+
+
+def test_images_are_read_in_background_threads_and_keep_their_order(predict, pictures, monkeypatch):
+    from << cookiecutter.package_name >> import inference
+
+    readers = set()
+
+    def read(path, image_size, channels):
+        readers.add(threading.current_thread())
+        if path.name == "00.png":
+            # The first of all is the last to be read.
+            wait.wait(timeout=30)
+        if path.name == "05.png":
+            wait.set()
+        return read_image(path, image_size, channels)
+
+    wait = threading.Event()
+    monkeypatch.setattr(inference, "read_image", read)
+    monkeypatch.setattr(os, "cpu_count", lambda: 2)
+    rows, _ = predict(pictures, "--batch-size", 4)
+    assert [row["path"].rpartition("/")[2] for row in rows] == [f"{position:02d}.png" for position in range(20)]
+    assert threading.main_thread() not in readers
+    assert wait.is_set()
+
+
+def test_no_more_images_are_read_ahead_than_two_batches(pictures):
+    from << cookiecutter.package_name >>.inference import _read_ahead
+
+    asked = []
+
+    def paths():
+        for path in sorted(pictures.iterdir()):
+            asked.append(path)
+            yield path
+
+    read = _read_ahead(paths(), {"image_size": 8, "channels": 1}, ahead=4)
+    next(read)
+    assert len(asked) <= 5
+    read.close()
+
+
 def test_an_unreadable_file_is_skipped_named_and_counted(predict, pictures):
     (pictures / "07.png").write_text("no image", encoding="utf-8")
     rows, done = predict(pictures)
@@ -132,6 +255,30 @@ def test_a_command_that_could_read_no_image_has_failed(here, trained_run, tmp_pa
     done = here("predict", trained_run.path, tmp_path / "no.png", "--output", tmp_path / "table.csv")
     assert done.returncode == 1
     assert "0 images classified, 1 unreadable" in done.stdout
+
+
+def test_strict_fails_for_one_unreadable_image_and_still_writes_the_table(here, trained_run, pictures, tmp_path):
+    arguments = ("predict", trained_run.path, pictures, "--strict", "--output", tmp_path / "table.csv")
+    assert here(*arguments).returncode == 0
+    (pictures / "07.png").write_text("no image", encoding="utf-8")
+    done = here(*arguments)
+    assert done.returncode == 1
+    assert "19 images classified, 1 unreadable" in done.stdout
+    assert len((tmp_path / "table.csv").read_text(encoding="utf-8").splitlines()) == 20
+
+
+def test_an_interrupted_command_leaves_the_table_as_it_was(here, trained_run, pictures, tmp_path, monkeypatch):
+    from << cookiecutter.package_name >> import inference
+
+    def interrupt(path, image_size, channels):
+        raise KeyboardInterrupt
+
+    (tmp_path / "table.csv").write_text("before", encoding="utf-8")
+    monkeypatch.setattr(inference, "read_image", interrupt)
+    done = here("predict", trained_run.path, pictures, "--output", tmp_path / "table.csv")
+    assert done.returncode == 130
+    assert (tmp_path / "table.csv").read_text(encoding="utf-8") == "before"
+    assert list(tmp_path.glob(".*.unfinished")) == []
 
 
 def test_an_image_of_another_size_and_mode_is_read_as_the_model_needs_it(predict, tmp_path, digits, trained_run):
