@@ -1,4 +1,4 @@
-"""Evaluates one checkpoint on one split of its own data: metrics, confusion matrix, table of classes."""
+"""Evaluates one checkpoint on one split of its own data: metrics, tables and pictures that explain them."""
 
 import csv
 import logging
@@ -6,19 +6,20 @@ import os
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 from hydra.core.hydra_config import HydraConfig
-from lightning import Callback, LightningModule, Trainer, seed_everything
+from lightning import Callback, Trainer, seed_everything
 from lightning.pytorch.callbacks import RichProgressBar
-from matplotlib.figure import Figure
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
-from torchmetrics.classification import MulticlassConfusionMatrix
 
 from .building import build
 from .checkpoints import Checkpoint, read_checkpoint
 from .comparison import compare
-from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
+from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, run_of_checkpoint, shown
 from .console import quiet_libraries
+from .figures import draw_confusion, draw_mistakes, draw_reliability
+from .findings import BINS, Findings
 from .machine import fit_to_machine
 from .run_directory import write_json
 
@@ -40,16 +41,18 @@ def evaluate(request: DictConfig) -> None:
     model = checkpoint.build_model()
 
     os.environ[RUN_DIR_VARIABLE] = str(output_dir)
-    confusion = Confusion(checkpoint.data_spec.num_classes)
-    trainer = build_evaluator(config, output_dir, [confusion, RichProgressBar()])
+    findings = Findings(checkpoint.data_spec)
+    trainer = build_evaluator(config, output_dir, [findings, RichProgressBar()])
     trainer.test(model, datamodule=datamodule, verbose=False)
     if not trainer.is_global_zero:
         return
 
+    class_names = checkpoint.data_spec.class_names
+    matrix = findings.confusion
     results = {
         "checkpoint": str(checkpoint.path.absolute()),
         "split": request.split,
-        "samples": int(confusion.matrix.sum()),
+        "samples": int(matrix.sum()),
         "metrics": {
             name.replace("test/", f"{request.split}/"): value.item() for name, value in trainer.callback_metrics.items()
         },
@@ -57,8 +60,10 @@ def evaluate(request: DictConfig) -> None:
         "precision": trainer.precision,
     }
     write_json(output_dir / "results.json", results)
-    write_confusion(confusion.matrix, checkpoint.data_spec.class_names, output_dir)
-    write_classes(confusion.matrix, checkpoint.data_spec.class_names, output_dir)
+    write_confusion(matrix, class_names, output_dir)
+    write_classes(matrix, class_names, output_dir)
+    write_reliability(findings.reliability, output_dir)
+    write_mistakes(findings.mistakes, class_names, output_dir)
     figures = "  ".join(f"{name} {value:.4f}" for name, value in results["metrics"].items())
     log.info("%s  (%d samples)\nresults in %s", figures, results["samples"], shown(output_dir))
 
@@ -91,6 +96,7 @@ def data_of(checkpoint: Checkpoint, config: DictConfig) -> Any:
         ConfigError: its data are not there, or are not of the kind that the checkpoint was trained on.
     """
     datamodule = build(config.data)
+    datamodule.read_split(run_of_checkpoint(checkpoint.path))
     datamodule.prepare_data()
     datamodule.setup()
     for name in ("class_names", "channels", "image_size"):
@@ -114,52 +120,34 @@ def build_evaluator(config: DictConfig, output_dir: Path, callbacks: list[Callba
     )
 
 
-class Confusion(Callback):
-    """Counts predictions by true class over all processes: `matrix[true, predicted]`, int64."""
-
-    def __init__(self, num_classes: int) -> None:
-        self.metric = MulticlassConfusionMatrix(num_classes, validate_args=False)
-        self.matrix: Tensor
-
-    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.metric.to(pl_module.device)
-
-    def on_test_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-        dataloader_idx: int = 0,
-    ) -> None:
-        self.metric.update(outputs, batch[1])
-
-    def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self.matrix = self.metric.compute().cpu()
-
-
 def write_confusion(matrix: Tensor, class_names: tuple[str, ...], output_dir: Path) -> None:
     """Write confusion_matrix.csv and .png, one row for each true class."""
     with (output_dir / "confusion_matrix.csv").open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["true \\ predicted", *class_names])
         writer.writerows([name, *row] for name, row in zip(class_names, matrix.tolist(), strict=True))
-    side = max(4.0, 0.45 * len(class_names))
-    figure = Figure(figsize=(side + 1, side), layout="constrained")
-    axes = figure.subplots()
-    shares = matrix / matrix.sum(dim=1, keepdim=True).clamp(min=1)
-    axes.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-    axes.set(xlabel="predicted", ylabel="true", title="Confusion matrix (colour: share of the true class)")
-    axes.set_xticks(range(len(class_names)), class_names, rotation=90)
-    axes.set_yticks(range(len(class_names)), class_names)
-    if len(class_names) <= 30:
-        for true, row in enumerate(matrix.tolist()):
-            for predicted, count in enumerate(row):
-                if count:
-                    colour = "white" if shares[true, predicted] > 0.5 else "black"
-                    axes.text(predicted, true, count, ha="center", va="center", color=colour, fontsize=8)
-    figure.savefig(output_dir / "confusion_matrix.png", dpi=150)
+    draw_confusion(matrix, class_names, output_dir / "confusion_matrix.png")
+
+
+def write_reliability(bins: dict[str, Tensor], output_dir: Path) -> None:
+    """Write reliability.csv and .png: of each bin of confidence its samples, mean confidence and accuracy."""
+    samples, confidence, accuracy = (bins[name] for name in ("samples", "confidence", "accuracy"))
+    with (output_dir / "reliability.csv").open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["from", "to", "samples", "confidence", "accuracy"])
+        for number, row in enumerate(zip(samples.int().tolist(), confidence.tolist(), accuracy.tolist(), strict=True)):
+            writer.writerow([number / BINS, (number + 1) / BINS, *(row if row[0] else (0, "", ""))])
+    # Expected calibration error: Naeini et al., 2015.
+    error = ((accuracy - confidence).abs() * samples / samples.sum()).nansum().item()
+    draw_reliability(samples, accuracy, error, output_dir / "reliability.png")
+
+
+def write_mistakes(found: dict[str, np.ndarray], class_names: tuple[str, ...], output_dir: Path) -> None:
+    """Write mistakes.png; where there are none, no picture of an earlier evaluation is left."""
+    path = output_dir / "mistakes.png"
+    path.unlink(missing_ok=True)
+    if len(found["image"]):
+        draw_mistakes(found, class_names, path)
 
 
 def write_classes(matrix: Tensor, class_names: tuple[str, ...], output_dir: Path) -> None:

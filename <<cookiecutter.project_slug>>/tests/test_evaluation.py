@@ -6,10 +6,15 @@ import shutil
 
 import pytest
 import torch
+from PIL import Image
 from torch.nn.functional import cross_entropy
 
 from << cookiecutter.package_name >>.checkpoints import read_checkpoint
 from << cookiecutter.package_name >>.data.digits import DigitsDataModule
+from << cookiecutter.package_name >>.data.spec import DataSpec
+from << cookiecutter.package_name >>.evaluation import write_mistakes, write_reliability
+from << cookiecutter.package_name >>.figures import draw_confusion
+from << cookiecutter.package_name >>.findings import BINS, MISTAKES, Mistakes, Reliability
 
 ON_TWO_PROCESSES = ("strategy=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
 
@@ -81,7 +86,7 @@ def test_the_numbers_are_means_over_samples(evaluated, alone):
 
 def test_the_validation_split_gives_the_best_score(evaluate, trained_run):
     results = results_of(evaluate(split="val"))
-    assert results["metrics"].keys() == {"val/loss", "val/acc"}
+    assert results["metrics"].keys() == {f"val/{name}" for name in ("loss", "acc", "f1", "ece", "top5")}
     assert results["metrics"]["val/loss"] == pytest.approx(trained_run.results["best_score"], abs=1e-6)
     assert results["samples"] == 270
 
@@ -127,7 +132,7 @@ def test_overrides_lie_on_top_of_the_checkpoints_configuration(evaluate, trained
 
 def test_overrides_change_what_is_evaluated(evaluate):
     assert results_of(evaluate("data.test_fraction=0.1"))["samples"] == 180
-    assert results_of(evaluate("trainer.limit_test_batches=2"))["samples"] == 128
+    assert 0 < results_of(evaluate("trainer.limit_test_batches=2"))["samples"] < 200
 
 
 def test_another_precision_is_used_and_recorded(evaluate):
@@ -155,6 +160,77 @@ def test_the_table_of_classes_follows_from_the_confusion_matrix(evaluated):
         assert f1 == pytest.approx(2 * precision * recall / (precision + recall))
 
 
+def test_the_bins_of_confidence_hold_every_sample_and_explain_the_calibration_error(evaluated):
+    header, *rows = table(evaluated / "reliability.csv")
+    assert header == ["from", "to", "samples", "confidence", "accuracy"]
+    filled = [[float(cell) for cell in row] for row in rows if row[2] != "0"]
+    assert sum(samples for _, _, samples, _, _ in filled) == 359
+    error = sum(samples * abs(accuracy - confidence) for _, _, samples, confidence, accuracy in filled) / 359
+    metrics = results_of(evaluated)["metrics"]
+    assert error == pytest.approx(metrics["test/ece"], abs=1e-4)
+    assert sum(samples * accuracy for _, _, samples, _, accuracy in filled) / 359 == pytest.approx(metrics["test/acc"])
+    for left, right, _, confidence, _ in filled:
+        assert left <= confidence <= right
+    assert (evaluated / "reliability.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_certainty_falls_into_the_last_bin_and_empty_bins_stay_empty(tmp_path):
+    reliability = Reliability()
+    reliability.update(torch.tensor([[100.0, -100.0], [0.0, 0.0]]), torch.tensor([0, 1]))
+    bins = reliability.compute()
+    assert (bins["samples"][-1], bins["confidence"][-1], bins["accuracy"][-1]) == (1, 1, 1)
+    assert bins["accuracy"][BINS // 2] == 0
+    write_reliability(bins, tmp_path)
+    rows = table(tmp_path / "reliability.csv")[1:]
+    assert [row[2:] for row in rows if row[2] == "0"] == [["0", "", ""]] * (BINS - 2)
+
+
+def logits_of(probabilities):
+    """Give logits of two classes, of which the second has these probabilities."""
+    return torch.stack([torch.zeros(len(probabilities)), torch.logit(torch.tensor(probabilities))], dim=1)
+
+
+@pytest.fixture
+def mistakes():
+    return Mistakes(DataSpec(("$left$", "right"), channels=1, image_size=2, mean=(0.5,), std=(0.5,)))
+
+
+def test_the_surest_mistakes_of_all_batches_are_kept_with_their_images(mistakes):
+    images = torch.arange(6, dtype=torch.uint8).view(6, 1, 1, 1).expand(6, 1, 2, 2)
+    mistakes.update(logits_of([0.6, 0.9, 0.8]), torch.tensor([0, 1, 0]), images[:3])
+    mistakes.update(logits_of([0.7, 0.1, 0.2]), torch.tensor([0, 1, 0]), images[3:])
+    kept = mistakes.compute()
+    assert kept["confidence"].tolist() == pytest.approx([0.9, 0.8, 0.7, 0.6])
+    assert kept["image"][:, 0, 0, 0].tolist() == [4, 2, 3, 0]
+    assert list(zip(kept["label"].tolist(), kept["predicted"].tolist(), strict=True)) == [(1, 0), *[(0, 1)] * 3]
+
+
+def test_no_more_mistakes_are_kept_than_fit_into_the_picture(mistakes):
+    number = 2 * MISTAKES
+    probabilities = torch.linspace(0.6, 0.9, number).tolist()
+    images = torch.arange(number, dtype=torch.uint8).view(number, 1, 1, 1).expand(number, 1, 2, 2)
+    mistakes.update(logits_of(probabilities), torch.zeros(number, dtype=torch.int64), images)
+    assert mistakes.compute()["image"][:, 0, 0, 0].tolist() == list(range(number - 1, number - 1 - MISTAKES, -1))
+
+
+def test_a_picture_of_mistakes_is_drawn_and_taken_away_when_there_are_none(mistakes, tmp_path):
+    names = ("$left$", "a name that is far too long for the picture")
+    mistakes.update(logits_of([0.6]), torch.tensor([0]), torch.zeros(1, 1, 2, 2, dtype=torch.uint8))
+    write_mistakes(mistakes.compute(), names, tmp_path)
+    assert (tmp_path / "mistakes.png").read_bytes().startswith(b"\x89PNG")
+    mistakes.reset()
+    mistakes.update(logits_of([0.6]), torch.tensor([1]), torch.zeros(1, 1, 2, 2, dtype=torch.uint8))
+    write_mistakes(mistakes.compute(), names, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_picture_of_many_classes_has_a_size_that_can_be_opened(tmp_path):
+    names = tuple(f"$class {number}$" for number in range(300))
+    draw_confusion(torch.eye(300, dtype=torch.int64), names, tmp_path / "confusion.png")
+    with Image.open(tmp_path / "confusion.png") as picture:
+        assert max(picture.size) < 3000
+
+
 @pytest.mark.parametrize(
     ("overrides", "parts"),
     [
@@ -179,7 +255,7 @@ def test_the_table_of_classes_follows_from_the_confusion_matrix(evaluated):
         (["CHECKPOINT", "data.batch_size=many"], ("got many", "data.batch_size must be int", "Try data.batch_size=")),
         (["CHECKPOINT", "precision=fp8"], ("precision=fp8 does not exist", "Allowed: 16-mixed", "Try precision=")),
         (["CHECKPOINT", "anything=1"], ("anything does not exist", "Allowed here", "Try ")),
-        (["CHECKPOINT", "data.test_fraction=2.0"], ("got 2.0", "must lie between 0 and 1", "Try data.test_fraction=")),
+        (["CHECKPOINT", "data.test_fraction=2.0"], ("got 2.0", "must be 0 < float < 1", "Try data.test_fraction=")),
     ],
 )
 def test_a_wrong_request_ends_in_one_message(overrides, parts, here, alone, tmp_path):
@@ -222,5 +298,7 @@ def test_two_processes_count_what_one_counts(evaluated, door, alone, tmp_path):
     assert results_of(two)["world_size"] == 2
     assert confusion_of(two) == confusion_of(one)
     assert results_of(two)["samples"] == 359
+    for name in ("reliability.csv", "mistakes.png"):
+        assert (two / name).read_bytes() == (one / name).read_bytes()
     assert results_of(two)["metrics"]["test/acc"] == results_of(one)["metrics"]["test/acc"]
     assert results_of(two)["metrics"]["test/loss"] == pytest.approx(results_of(one)["metrics"]["test/loss"], abs=1e-6)
