@@ -83,6 +83,7 @@ def test_a_project_holds_exactly_these_files(bake: Callable[..., Path]) -> None:
             "comparison.py",
             "configuration.py",
             "console.py",
+            "contradictions.py",
             "evaluation.py",
         ),
         *("inference.py", "machine.py", "request.py", "run_directory.py", "training.py"),

@@ -1,9 +1,12 @@
 """Checks a command line against the shipped configuration before Hydra starts and torch is loaded.
 
-Every Hydra door calls `start`. A wrong option, key or type ends in one message, exit code 2 and nothing on disk.
+Every Hydra door calls `start`. A wrong option, key, type, value or combination ends in one message, exit code 2 and
+nothing on disk.
 """
 
 import difflib
+import functools
+import itertools
 import os
 import re
 import sys
@@ -14,14 +17,16 @@ from typing import Any
 import yaml
 from hydra import compose, initialize_config_dir
 from hydra._internal.utils import get_args_parser
+from hydra.core.hydra_config import HydraConfig
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Glob, IntervalSweep, Override
 from hydra.errors import ConfigCompositionException, HydraException, MissingConfigException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from .comparison import compare, unknown_key_message, written_value
+from .comparison import MISSING, YAML_LOADER, compare, declarations, unknown_key_message, written_value
 from .configuration import CONFIG_DIR, RUN_DIR_VARIABLE, ConfigError, find_checkpoint, is_child_process, plain, refuse
+from .contradictions import check_together
 
 # Groups whose files change others. What they write is held against the files that they change.
 PRESETS = ("debug", "experiment")
@@ -86,6 +91,7 @@ def switch_off(arguments: list[str]) -> list[str]:
     return written
 
 
+@functools.cache
 def _optional_groups() -> set[str]:
     page = yaml.safe_load((CONFIG_DIR / "train.yaml").read_text(encoding="utf-8"))
     names = (name for entry in page["defaults"] if isinstance(entry, dict) for name in entry)
@@ -114,16 +120,27 @@ def add_to_checkpoint(config_name: str, arguments: list[str]) -> list[str]:
 
 
 def single_requests(overrides: list[str], multirun: bool) -> Iterator[list[str]]:
-    """Give the command lines to check: one, or under `--multirun` as many as bring up every swept value once."""
+    """Give the command lines to check: one, or under `--multirun` one for each job of the grid."""
     parsed = parse(overrides)
     choices = [
-        [f"{override.get_key_element()}={value}" for value in override.sweep_string_iterator()]
+        [f"{override.get_key_element()}={value}" for value in _swept(override)]
         if multirun and override.is_sweep_override()
         else [written]
         for override, written in zip(parsed, overrides, strict=True)
     ]
-    for number in range(max((len(values) for values in choices), default=1)):
-        yield [values[min(number, len(values) - 1)] for values in choices]
+    yield from map(list, itertools.product(*choices))
+
+
+def _swept(override: Override) -> list[str]:
+    swept: Any = override.value()
+    if isinstance(swept, IntervalSweep):
+        raise ConfigError(
+            f"{override.input_line} cannot be counted. A grid takes single values, range() and, for a group, glob(). "
+            f"Try {override.key_or_group}={swept.start:g},{swept.end:g}."
+        )
+    if isinstance(swept, Glob):
+        return swept.filter([file.stem for file in sorted((CONFIG_DIR / override.key_or_group).glob("*.yaml"))])
+    return list(override.sweep_string_iterator())
 
 
 def parse(overrides: list[str]) -> list[Override]:
@@ -143,20 +160,29 @@ def check(config_name: str, overrides: list[str]) -> None:
     """Compose what was asked and compare it with what is shipped.
 
     Raises:
-        ConfigError: an option, key, type or value is wrong.
+        ConfigError: an option, key, type, value or combination is wrong.
     """
     asked = _compose(config_name, overrides)
-    if config_name != "train":
-        own = plain(_compose(config_name, ["checkpoint=logs/latest"]), resolve=False)
-        compare(
-            {key: value for key, value in plain(asked, resolve=False).items() if key in own and key != "trainer"}, own
-        )
-        if OmegaConf.is_missing(asked, "checkpoint"):
-            raise ConfigError(
-                "No checkpoint was given. A run directory or a file is allowed. Try checkpoint=logs/latest."
-            )
-        find_checkpoint(asked.checkpoint)
-        return
+    if config_name == "train":
+        _check_training(asked, overrides)
+    else:
+        _check_of_checkpoint(asked, config_name)
+
+
+def _check_of_checkpoint(asked: DictConfig, config_name: str) -> None:
+    """Check a door's own keys, and what it changes of a checkpoint as far as that is known without the checkpoint."""
+    own = plain(_shipped(config_name, "checkpoint=logs/latest"), resolve=False)
+    given = plain(asked, resolve=False)
+    if given["checkpoint"] == MISSING:
+        raise ConfigError("No checkpoint was given. A run directory or a file is allowed. Try checkpoint=logs/latest.")
+    declared = declarations(CONFIG_DIR.rglob("*.yaml"))
+    compare({key: value for key, value in given.items() if key in own and key != "trainer"}, own, declared)
+    changes = {key: value for key, value in given.items() if key not in own or key == "trainer"}
+    compare(changes, changes, declared)
+    find_checkpoint(asked.checkpoint)
+
+
+def _check_training(asked: DictConfig, overrides: list[str]) -> None:
     choices = plain(asked.hydra.runtime.choices)
     for group, option in choices.items():
         # Hydra passes over an unknown option of an optional group without a word.
@@ -164,22 +190,81 @@ def check(config_name: str, overrides: list[str]) -> None:
         wanted = option is not None and (options or any(given.startswith(f"{group}=") for given in overrides))
         if wanted and option not in options and not group.startswith("hydra/"):
             raise ConfigError(_choice_message(group, option, options))
-    shipped = _compose(config_name, [f"{group}={choices[group]}" for group in choices if _is_shipped(group, choices)])
-    compare(plain(asked, resolve=False), plain(shipped, resolve=False))
-    left_out = [str(key) for key in shipped if key not in asked and key not in _optional_groups()]
-    if left_out:
-        raise ConfigError(f"A run cannot do without {left_out[0]}. Leave out ~{left_out[0]}.")
-    if asked.resume is not None:
+    shipped = _shipped("train", *(f"{group}={choices[group]}" for group in choices if _is_shipped(group, choices)))
+    declared = declarations(_chosen_files(choices))
+    compare(plain(asked, resolve=False), plain(shipped, resolve=False), declared)
+    left_out = [group for group in shipped.hydra.runtime.choices if group not in choices]
+    left_out += [str(key) for key in shipped if key not in asked]
+    for name in left_out:
+        if name not in _optional_groups():
+            raise ConfigError(f"A run cannot do without {name}. Leave out ~{name}.")
+    # Once more with what interpolations come to. Before, a wrong value is named by the key under which it was typed.
+    HydraConfig.instance().set_config(asked)
+    computed = _computed(asked)
+    compare(computed, _computed(shipped), declared)
+    if computed["resume"] is not None:
         raise ConfigError(
-            f"resume={asked.resume} is not built yet: a run cannot be continued. Start a new run without resume=."
+            f"resume={computed['resume']} is not built yet: a run cannot be continued. Start a new run without resume=."
         )
     for key in ("name", "run_id"):
         # Both name a folder below logs/.
-        if not re.fullmatch(r"\w[\w. -]*", str(asked[key])):
+        if not re.fullmatch(r"\w[\w. -]*", str(computed[key])):
             raise ConfigError(
-                f"{key} must consist of letters, digits, '-', '_' and '.', got {asked[key]}. Try {key}=trial-1."
+                f"{key} must consist of letters, digits, '-', '_' and '.', got {computed[key]}. Try {key}=trial-1."
             )
+    check_together(computed)
     _check_run_directory(asked.hydra.run.dir)
+
+
+@functools.cache
+def _shipped(config_name: str, *overrides: str) -> DictConfig:
+    return _compose(config_name, list(overrides))
+
+
+def _chosen_files(choices: dict[str, Any]) -> Iterator[Path]:
+    yield CONFIG_DIR / "train.yaml"
+    for group, option in choices.items():
+        if option is not None and not group.startswith("hydra/"):
+            yield from _with_parents(CONFIG_DIR / group.partition("@")[0] / f"{option}.yaml")
+
+
+def _with_parents(file: Path) -> Iterator[Path]:
+    """Give a file and those of its group that its defaults list names."""
+    yield file
+    page = yaml.load(file.read_text(encoding="utf-8"), Loader=YAML_LOADER) or {}
+    for name in page.get("defaults", []):
+        if isinstance(name, str) and name != "_self_":
+            yield from _with_parents(file.parent / f"{name.partition('@')[0]}.yaml")
+
+
+def _computed(node: Any) -> Any:
+    """Give a configuration as plain values with its interpolations computed.
+
+    Raises:
+        ConfigError: an interpolation names something that is not there.
+    """
+    if isinstance(node, DictConfig):
+        return {str(key): _computed(_value(node, key)) for key in node if key != "hydra"}
+    if isinstance(node, ListConfig):
+        return [_computed(_value(node, position)) for position in range(len(node))]
+    return node
+
+
+def _value(parent: DictConfig | ListConfig, key: Any) -> Any:
+    def written() -> Any:
+        return OmegaConf.to_container(parent)[key]  # type: ignore[index]
+
+    try:
+        value = parent[key]
+    except OmegaConfBaseException as error:
+        if isinstance(error.__cause__, ConfigError):
+            raise error.__cause__ from error
+        raise ConfigError(
+            f"{error.full_key}={written()} cannot be computed: {str(error).splitlines()[0].rstrip('.')}. "
+            "Try python train.py --cfg job to see every key."
+        ) from error
+    # A whole mapping that stands elsewhere, `callbacks.export: ${export}`, is checked there.
+    return written() if OmegaConf.is_config(value) and OmegaConf.is_interpolation(parent, key) else value
 
 
 def _is_shipped(group: str, choices: dict[str, Any]) -> bool:
@@ -215,8 +300,8 @@ def _compose(config_name: str, overrides: list[str]) -> DictConfig:
     except (ConfigCompositionException, OmegaConfBaseException) as error:
         key = getattr(error.__cause__, "full_key", None) or getattr(error, "full_key", None)
         groups = [override.input_line for override in parse(overrides) if (CONFIG_DIR / override.key_or_group).is_dir()]
-        shipped = plain(_compose(config_name, [str(group) for group in groups]), resolve=False) if key else {}
-        message = unknown_key_message(key, shipped) if key else f"{error}. {HELP}"
+        shipped = plain(_shipped(config_name, *map(str, groups)), resolve=False) if key else {}
+        message = unknown_key_message(key, shipped) if key else f"{' '.join(str(error).split()).rstrip(' .')}. {HELP}"
         raise ConfigError(message) from error
     except ValueError as error:
         # Hydra's word for a number or null where a group's option was expected.

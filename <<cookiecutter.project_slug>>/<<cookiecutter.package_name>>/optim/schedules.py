@@ -87,7 +87,7 @@ def one_cycle(optimizer: Optimizer, total_steps: int, warmup_fraction: float) ->
     return _per_step(
         # Momentum is the optimizer's own business here.
         torch_schedules.OneCycleLR(
-            optimizer, max_lr=rates, total_steps=total_steps, pct_start=warmup_fraction, cycle_momentum=False
+            optimizer, max_lr=rates, total_steps=total_steps, pct_start=float(warmup_fraction), cycle_momentum=False
         )
     )
 
