@@ -1,6 +1,7 @@
 """Settles the settings that depend on the machine: what `auto` and a precision mean where this process runs."""
 
 import logging
+import os
 
 import torch
 from omegaconf import DictConfig, OmegaConf
@@ -19,6 +20,9 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
     settled: DictConfig = OmegaConf.create(plain(config))
     trainer = settled.trainer
     cuda, mps = torch.cuda.is_available(), torch.backends.mps.is_available()
+    if not cuda:
+        # Lightning sets it, and with it Adam looks for a GPU driver on the disk before every step.
+        os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     if trainer.accelerator == "auto":
         trainer.accelerator = "cuda" if cuda else "mps" if mps else "cpu"
         if trainer.accelerator == "mps" and str(trainer.strategy).startswith("ddp"):

@@ -1,5 +1,7 @@
 """The speed that results.json states, on a clock that the test moves."""
 
+import os
+
 import pytest
 import torch
 from lightning import LightningModule, Trainer
@@ -11,6 +13,7 @@ from << cookiecutter.package_name >> import checkpoints
 from << cookiecutter.package_name >>.callbacks import throughput
 from << cookiecutter.package_name >>.callbacks.throughput import Throughput
 from << cookiecutter.package_name >>.checkpoints import AtomicCheckpointIO
+from << cookiecutter.package_name >>.machine import fit_to_machine
 
 FIRST_STEP, STEP, EPOCH_END, VALIDATION, CHECKPOINT = 50.0, 1.0, 10.0, 100.0, 1000.0
 
@@ -95,3 +98,12 @@ def test_the_first_batches_count_where_no_others_follow(fit):
 def test_a_run_without_a_step_has_no_speed(fit):
     assert Throughput().samples_per_second() is None
     assert fit(max_steps=0).samples_per_second() is None
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_adam_looks_for_a_gpu_driver_before_every_step_only_where_there_is_a_gpu(gpu, monkeypatch, compose):
+    # What importing Lightning leaves behind.
+    monkeypatch.setenv("PYTORCH_NVML_BASED_CUDA_CHECK", "1")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    fit_to_machine(compose())
+    assert ("PYTORCH_NVML_BASED_CUDA_CHECK" in os.environ) == gpu

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, Sampler
@@ -44,8 +45,9 @@ class InMemoryImages(Dataset[Batch]):
         return self.images[index], self.labels[index]
 
     def __getitems__(self, indices: list[int]) -> Batch:
-        chosen = torch.as_tensor(indices)
-        return self.images[chosen], self.labels[chosen]
+        # Several times faster than `self.images[indices]`.
+        chosen = torch.from_numpy(np.array(indices))
+        return self.images.index_select(0, chosen), self.labels.index_select(0, chosen)
 
 
 class SharedBatches(Sampler[list[int]]):
