@@ -254,6 +254,8 @@ def _value(parent: DictConfig | ListConfig, key: Any) -> Any:
     def written() -> Any:
         return OmegaConf.to_container(parent)[key]  # type: ignore[index]
 
+    if OmegaConf.is_missing(parent, key):
+        return MISSING
     try:
         value = parent[key]
     except OmegaConfBaseException as error:

@@ -65,6 +65,7 @@ def train(config: DictConfig) -> None:
         seed_everything(settled.seed + trainer.global_rank, workers=True, verbose=False)
     if trainer.is_global_zero:
         open_run_directory(run_dir)
+        datamodule.write_split(run_dir)
         OmegaConf.save(settled, run_dir / "config.yaml", resolve=True)
         log.info("run directory: %s", shown(run_dir))
     trainer.loggers = build_loggers(settled, run_dir, model.config)

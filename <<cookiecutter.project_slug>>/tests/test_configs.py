@@ -17,7 +17,7 @@ from << cookiecutter.package_name >>.request import PRESETS, check
 from << cookiecutter.package_name >>.training import build_callbacks, build_loggers, build_trainer
 
 # What has no default.
-NEEDED: dict[str, list[str]] = {}
+NEEDED = {"data=image_folder": ["data.root=photos"], "data=csv": ["data.index=photos.csv"]}
 OPTIONS = sorted(f"{file.parent.name}={file.stem}" for file in CONFIG_DIR.glob("*/*.yaml"))
 
 

@@ -8,8 +8,9 @@ from PIL import Image, ImageOps
 SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 # What `read_image` does, in words for whoever serves an exported file without this project.
 READING = (
-    "EXIF orientation applied; 16-bit grey divided by 257; transparency laid on white; RGB, or grey for one channel; "
-    "the centre square cut out and resized by Pillow's bicubic filter; uint8, channels first"
+    "a JPEG decoded at a half, a quarter or an eighth where both sides stay at least twice the size wanted; EXIF "
+    "orientation applied; 16-bit grey divided by 257; transparency laid on white; RGB, or grey for one channel; the "
+    "centre square cut out and resized by Pillow's bicubic filter; uint8, channels first"
 )
 
 
@@ -23,16 +24,20 @@ def read_image(path: str | Path, image_size: int, channels: int) -> np.ndarray:
     """
     try:
         with Image.open(path) as image:
-            image.load()
+            # A large JPEG is decoded at a half, a quarter or an eighth, several times as fast.
+            image.draft(None, (2 * image_size, 2 * image_size))
             upright = ImageOps.exif_transpose(image)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        square = ImageOps.fit(_to_mode(upright, "L" if channels == 1 else "RGB"), (image_size, image_size))
+    except Exception as error:
+        # Pillow's readers raise whatever a damaged file makes them stumble over.
         raise OSError(f"{path} cannot be read as an image: {error}") from error
-    square = ImageOps.fit(_to_mode(upright, "L" if channels == 1 else "RGB"), (image_size, image_size))
     pixels = np.asarray(square)
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
 def _to_mode(image: Image.Image, mode: str) -> Image.Image:
+    if image.mode == "F":
+        raise ValueError("its pixels are floating-point numbers, whose range nobody knows")
     if image.mode in ("I", "I;16", "I;16B", "I;16L", "I;16N"):
         # Pillow would clip 16-bit values at 255, which turns almost every pixel white.
         image = Image.fromarray((np.asarray(image).astype(np.float64) / 257).round().clip(0, 255).astype(np.uint8))

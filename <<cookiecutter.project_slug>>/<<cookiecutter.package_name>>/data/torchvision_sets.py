@@ -18,7 +18,7 @@ from .. import configuration
 from ..configuration import ConfigError
 from .datamodule import ImageDataModule
 from .loading import Images, InMemoryImages
-from .locking import one_at_a_time
+from .processes import one_at_a_time
 
 log = logging.getLogger(__name__)
 
