@@ -21,7 +21,7 @@ from << cookiecutter.package_name >>.checkpoints import read_checkpoint
 from << cookiecutter.package_name >>.configuration import plain
 from << cookiecutter.package_name >>.data.digits import DigitsDataModule
 from << cookiecutter.package_name >>.data.spec import DataSpec
-from << cookiecutter.package_name >>.export import writing
+from << cookiecutter.package_name >>.export import latency, writing
 from << cookiecutter.package_name >>.export.deployed import Deployed
 from << cookiecutter.package_name >>.export.formats import onnx as onnx_format
 from << cookiecutter.package_name >>.inference import formats, load_classifier
@@ -171,6 +171,54 @@ def test_torchscript_says_that_it_is_deprecated(alone, here, tmp_path):
     assert done.returncode == 0
     assert done.stdout.count("deprecates") == 1
     assert done.stderr == ""
+
+
+# How long an answer takes.
+
+
+def test_latencies_are_measured_for_every_subject_and_batch(linear, tmp_path, monkeypatch):
+    def no_compiler(model):
+        def run(images):
+            raise RuntimeError("no C++ compiler")
+
+        return run
+
+    monkeypatch.setattr(torch, "compile", no_compiler)
+    answered = []
+    rows = latency.measure_latency(linear, {"onnx": lambda images: answered.append(len(images))})
+    assert [(row["model"], row["batch"]) for row in rows] == [
+        (model, batch) for model in ("eager", "torch.compile", "onnx") for batch in (1, 32)
+    ]
+    assert answered == [1] * 53 + [32] * 53
+    for row in rows:
+        if row["model"] == "torch.compile":
+            assert row["error"] == "RuntimeError: no C++ compiler"
+        else:
+            assert 0 <= row["median_ms"] <= row["p95_ms"]
+    lines = latency.table(rows).splitlines()
+    assert [line.split()[0] for line in lines] == ["milliseconds", "eager", "torch.compile", "onnx"]
+    assert lines[2].split() == ["torch.compile", "failed", "failed"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_percentiles_are_in_milliseconds_and_slow_calls_are_few(monkeypatch):
+    # Each call takes a second of this clock.
+    ticks = iter(range(1000))
+    monkeypatch.setattr(latency, "perf_counter", lambda: float(next(ticks)))
+    calls = []
+    assert latency.time_calls(lambda: calls.append(1)) == {"median_ms": 1000.0, "p95_ms": 1000.0}
+    assert len(calls) == latency.WARM_UP + 3
+
+
+@pytest.mark.slow
+def test_the_table_of_latencies_is_reported_and_shown(here, alone):
+    done = here("export", f"checkpoint='{alone}'", "formats=all", "benchmark=true")
+    assert done.returncode == 0, done.stdout + done.stderr
+    rows = json.loads((alone.parent / "export" / "export.json").read_text(encoding="utf-8"))["latency"]
+    assert {row["model"] for row in rows} == {"eager", "torch.compile", *formats()}
+    assert all(0 < row["median_ms"] <= row["p95_ms"] for row in rows)
+    assert "batch 32" in done.stdout
+    assert "torch.compile" in done.stdout
 
 
 # ONNX alone: its version and its size.
@@ -343,6 +391,37 @@ def test_a_run_goes_on_without_one_of_the_formats(copy_project, tmp_path):
     assert left == {"export.json", *FILES} - {"model.onnx"}
 
 
+# Runs whose weights were trained in other ways.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("precision=bf16-mixed",),
+        ("precision=bf16-true",),
+        ("model.compile=true",),
+        ("model.channels_last=true",),
+        ("callbacks=ema",),
+        ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2"),
+    ],
+    ids=lambda overrides: overrides[0],
+)
+def test_a_run_of_any_kind_exports_its_best_weights(overrides, door, images, tmp_path):
+    common = ("model=cnn", "model.net.widths=[8]", "logger=null", "trainer.max_epochs=2", "export=all")
+    done = door("train", *common, *overrides, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 0, done.stderr
+    # The checkpoint alone, in a folder that holds nothing else.
+    (tmp_path / "alone").mkdir()
+    moved = shutil.copy(tmp_path / "run" / "checkpoints" / "best.ckpt", tmp_path / "alone")
+    with torch.inference_mode():
+        expected = read_checkpoint(moved).build_model()(images).softmax(dim=1).numpy()
+    for name in FILES:
+        got = load_classifier(str(tmp_path / "run" / "export" / name))(images.numpy())
+        assert np.abs(got - expected).max() <= 1e-4
+    assert paths_in(tmp_path / "run" / "export" / "model.onnx", own=(tmp_path,)) == []
+
+
 # Prediction with the exported file.
 
 
@@ -435,7 +514,7 @@ def test_four_kinds_of_image_files_get_the_same_answer_everywhere(compose, table
     torch.nn.init.normal_(model.net.head[-1].weight, std=3)
     checkpoint = {"state_dict": model.state_dict(), "config": model.config, "data_spec": data_spec.to_dict()}
     torch.save(checkpoint, tmp_path / "model.ckpt")
-    writing.export_model(model.eval(), None, list(formats()), tmp_path, tolerance=1e-4, opset=20, metrics={})
+    writing.export_model(model.eval(), None, writing.ExportSettings("all", 1e-4, 20, False), tmp_path, metrics={})
     expected = table_of(tmp_path / "model.ckpt", photos)
     assert len({row["confidence"] for row in expected}) == 4
     for name in FILES:

@@ -10,7 +10,7 @@ import torch
 from << cookiecutter.package_name >>.building import build_model
 from << cookiecutter.package_name >>.configuration import plain
 from << cookiecutter.package_name >>.data.spec import DataSpec
-from << cookiecutter.package_name >>.export.writing import export_model
+from << cookiecutter.package_name >>.export.writing import ExportSettings, export_model
 
 # Transformers of this kind take images of one size only.
 SIDES = {"resnet18": 64, "convnext_tiny": 64, "efficientnet_b0": 64, "vit_b_16": 224, "swin_t": 64}
@@ -37,7 +37,8 @@ def test_a_network_is_exported_to_every_graph_format(name, compose, tmp_path):
     # Far from uniform, so that another answer shows.
     last = [module for module in model.net.modules() if isinstance(module, torch.nn.Linear)][-1]
     torch.nn.init.normal_(last.weight, std=1)
-    records = export_model(model.eval(), None, list(GRAPHS), tmp_path, tolerance=1e-4, opset=20, metrics={})
+    settings = ExportSettings(list(GRAPHS), tolerance=1e-4, opset=20, benchmark=False)
+    records = export_model(model.eval(), None, settings, tmp_path, metrics={})
     assert [record.get("error") for record in records] == [None] * 3
     assert [record["label_agreement"] for record in records] == [1.0] * 3
     own = (tmp_path, Path(__file__).parents[1], Path(torch.__file__).parent, sys.prefix, Path.home(), "site-packages")

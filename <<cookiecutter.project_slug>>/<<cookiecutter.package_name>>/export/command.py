@@ -13,29 +13,21 @@ from ..checkpoints import Checkpoint, read_checkpoint
 from ..configuration import ConfigError, run_of_checkpoint, shown
 from ..console import quiet_libraries
 from ..evaluation import asked_of, data_of
-from .writing import check_opset, export_model, wanted_formats
+from .writing import ExportSettings, export_model
 
 log = logging.getLogger(__name__)
 
-OWN_KEYS = ("checkpoint", "formats", "output", "tolerance", "opset")
+OWN_KEYS = ("checkpoint", "formats", "output", "tolerance", "opset", "benchmark")
 
 
 def export(request: DictConfig) -> None:
     quiet_libraries()
-    formats = wanted_formats(request.formats)
-    check_opset(request.opset)
+    settings = ExportSettings(request.formats, request.tolerance, request.opset, request.benchmark)
     checkpoint = read_checkpoint(request.checkpoint)
     config = asked_of(checkpoint, request, own=OWN_KEYS)
     output = Path(request.output).expanduser().absolute()
-    records = export_model(
-        checkpoint.build_model(),
-        real_images(checkpoint, config, asked="data" in request),
-        formats,
-        output,
-        request.tolerance,
-        request.opset,
-        metrics_of_run(checkpoint.path),
-    )
+    images = real_images(checkpoint, config, asked="data" in request)
+    records = export_model(checkpoint.build_model(), images, settings, output, metrics_of_run(checkpoint.path))
     for record in records:
         measured = (
             f"{shown(output / record['path'])} (largest difference {record.get('max_difference', float('nan')):.1e})"

@@ -2,6 +2,7 @@
 
 import json
 import logging
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,33 @@ from ..inference import formats as written_here
 from ..models.image_classifier import ImageClassifier
 from ..run_directory import write_json
 from .deployed import Deployed
+from .latency import measure_latency, table
 from .parity import measure_parity
 
 log = logging.getLogger(__name__)
+
+
+@dataclass
+class ExportSettings:
+    """
+    Args:
+        formats: names of modules in `formats/`, or `all`.
+        tolerance: largest difference of a probability between a file and the checkpoint.
+        opset: version of ONNX.
+        benchmark: measure latencies, too.
+
+    Raises:
+        ConfigError: a format cannot be written here.
+    """
+
+    formats: list[str] | str
+    tolerance: float
+    opset: int
+    benchmark: bool
+
+    def __post_init__(self) -> None:
+        self.formats = wanted_formats(self.formats)
+        check_opset(self.opset)
 
 
 def wanted_formats(formats: list[str] | str) -> list[str]:
@@ -53,19 +78,12 @@ def check_opset(opset: int) -> None:
 
 
 def export_model(
-    model: ImageClassifier,
-    images: Tensor | None,
-    formats: list[str],
-    output: Path,
-    tolerance: float,
-    opset: int,
-    metrics: dict[str, float],
+    model: ImageClassifier, images: Tensor | None, settings: ExportSettings, output: Path, metrics: dict[str, float]
 ) -> list[dict[str, Any]]:
     """Write each format and compare what was written with the model. A file that fails is not kept.
 
     Args:
         images: real ones, uint8 (N, C, H, W), for the comparison; None where there are none.
-        tolerance: largest difference of a probability.
         metrics: what the file says it reached.
 
     Returns:
@@ -79,21 +97,23 @@ def export_model(
         "metadata": json.dumps({**origin, "metrics": metrics, "reading": READING}, ensure_ascii=False),
     }
     output.mkdir(parents=True, exist_ok=True)
-    records = []
-    for name in formats:
+    records, kept = [], {}
+    for name in settings.formats:
         module = written_here()[name]
         path = output / f"model{module.SUFFIX}"
         unfinished = path.with_name(f".unfinished{path.suffix}")
         record: dict[str, Any] = {"format": name, "path": path.name}
         try:
-            module.write(deployed, described, unfinished, **({"opset": opset} if name == "onnx" else {}))
-            record |= measure_parity(deployed, module.classifier(unfinished), images)
-            if record["max_difference"] > tolerance or not np.isfinite(record["max_difference"]):
+            module.write(deployed, described, unfinished, **({"opset": settings.opset} if name == "onnx" else {}))
+            classifier = module.classifier(unfinished)
+            record |= measure_parity(deployed, classifier, images)
+            if record["max_difference"] > settings.tolerance or not np.isfinite(record["max_difference"]):
                 record["error"] = (
-                    f"differs from the checkpoint by {record['max_difference']:.2g}, allowed {tolerance:g}"
+                    f"differs from the checkpoint by {record['max_difference']:.2g}, allowed {settings.tolerance:g}"
                 )
             else:
                 unfinished.replace(path)
+                kept[name] = classifier
         except Exception as error:
             log.exception("Export to %s failed.", name)
             record["error"] = f"{type(error).__name__}: {error}"
@@ -101,5 +121,9 @@ def export_model(
             # A file that gives other answers than its checkpoint must not be there to be shipped.
             unfinished.unlink(missing_ok=True)
         records.append(record)
-    write_json(output / "export.json", {"tolerance": tolerance, "exports": records})
+    report: dict[str, Any] = {"tolerance": settings.tolerance, "exports": records}
+    if settings.benchmark:
+        report["latency"] = measure_latency(deployed, kept)
+        log.info("%s", table(report["latency"]))
+    write_json(output / "export.json", report)
     return records
