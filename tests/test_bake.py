@@ -92,7 +92,7 @@ def test_a_project_holds_exactly_these_files(bake: Callable[..., Path]) -> None:
         *("data/loading.py", "data/image_files.py", "data/listing.py", "data/processes.py", "data/spec.py"),
         *("data/splitting.py", "data/statistics.py", "data/synthetic.py", "data/torchvision_sets.py"),
         *("export/__init__.py", "export/callback.py", "export/command.py", "export/deployed.py", "export/parity.py"),
-        *("export/writing.py", "export/formats/__init__.py", "export/formats/onnx.py"),
+        *("export/latency.py", "export/writing.py", "export/formats/__init__.py", "export/formats/onnx.py"),
         *("export/formats/safetensors.py", "export/formats/torch_export.py", "export/formats/torchscript.py"),
         *("loggers/__init__.py", "loggers/wandb.py"),
         *("models/__init__.py", "models/image_classifier.py", "models/networks.py", "models/preprocess.py"),

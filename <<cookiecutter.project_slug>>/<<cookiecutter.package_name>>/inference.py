@@ -80,10 +80,8 @@ def load_classifier(model: str) -> Classifier:
     if path.is_dir() or (path.suffix == ".ckpt" and path.is_file()):
         return CheckpointClassifier(find_checkpoint(path))
     found = "is of another kind" if path.exists() else "does not exist"
-    raise ConfigError(
-        f"{path} {found}. A run directory, a checkpoint (.ckpt) or an exported file ({', '.join(exported)}) is "
-        "allowed. Try logs/latest."
-    )
+    kinds = ["A run directory", "a checkpoint (.ckpt)", *(f"an exported file ({suffix})" for suffix in exported)]
+    raise ConfigError(f"{path} {found}. Allowed: {', '.join(kinds)}. Try logs/latest.")
 
 
 def find_images(inputs: list[str]) -> list[Path]:

@@ -307,7 +307,7 @@ def test_the_table_lies_where_the_command_was_typed_by_default(here, pictures, t
             ["missing.ckpt", "PICTURES"],
             ("missing.ckpt does not exist", "A run directory, a checkpoint", "Try logs/latest"),
         ),
-        (["missing.onnx", "PICTURES"], ("missing.onnx does not exist", "an exported file (.onnx, ", "Try logs/latest")),
+        (["missing.onnx", "PICTURES"], ("missing.onnx does not exist", "a checkpoint (.ckpt)", "Try logs/latest")),
         (
             ["notes.txt", "PICTURES"],
             ("notes.txt is of another kind", "A run directory, a checkpoint", "Try logs/latest"),

@@ -43,7 +43,6 @@ class ExportSettings:
 
     def __post_init__(self) -> None:
         self.formats = wanted_formats(self.formats)
-        check_opset(self.opset)
 
 
 def wanted_formats(formats: list[str] | str) -> list[str]:
@@ -64,17 +63,6 @@ def wanted_formats(formats: list[str] | str) -> list[str]:
                 f"Try pip install {' '.join(missing)}, or export=null."
             )
     return wanted
-
-
-def check_opset(opset: int) -> None:
-    """
-    Raises:
-        ConfigError: torch does not write this version of ONNX.
-    """
-    onnx = written_here().get("onnx")
-    if onnx and opset not in onnx.OPSETS:
-        first, last = onnx.OPSETS[0], onnx.OPSETS[-1]
-        raise ConfigError(f"opset must lie between {first} and {last}, got {opset}. Try opset=20.")
 
 
 def export_model(

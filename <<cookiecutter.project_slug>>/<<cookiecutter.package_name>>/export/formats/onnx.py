@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
 SUFFIX = ".onnx"
 NEEDS = ("onnx", "onnxscript", "onnxruntime")
-# What torch's exporter writes without conversion and onnxruntime reads.
-OPSETS = range(18, 26)
 LARGEST = 2**31 - 2**20  # bytes; protobuf reads no longer message
 
 
