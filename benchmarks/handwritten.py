@@ -4,6 +4,7 @@
 batch size, optimizer, schedule, clipping and metrics as the project's. Validation runs and is not timed.
 """
 
+import os
 import sys
 from time import perf_counter
 
@@ -14,6 +15,8 @@ from torch import nn
 
 def main(project: str, package: str, *overrides: str) -> None:
     datamodule, net, config = load(project, package, list(overrides))
+    # Lightning, which the data module imports, sets it, and it slows Adam down where there is no GPU.
+    os.environ.pop("PYTORCH_NVML_BASED_CUDA_CHECK", None)
     images, labels = datamodule.splits["train"].images, datamodule.splits["train"].labels
     validation = datamodule.splits["val"]
     mean, std = mean_and_std(datamodule)
