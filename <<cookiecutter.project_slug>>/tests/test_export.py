@@ -506,7 +506,7 @@ for path in sys.argv[2:]:
     image = ImageOps.exif_transpose(image)
     if image.mode.startswith("I"):
         image = Image.fromarray((np.asarray(image) / 257).round().astype(np.uint8))
-    image = ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BICUBIC)
+    image = ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.BILINEAR)
     batch = np.asarray(image).transpose(2, 0, 1)[None]
     (probabilities,) = session.run(["probabilities"], {"image": batch})
     answers[path] = dict(zip(data_spec["class_names"], probabilities[0].tolist()))

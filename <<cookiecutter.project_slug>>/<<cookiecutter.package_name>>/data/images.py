@@ -10,7 +10,7 @@ SUFFIXES = (".bmp", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp")
 READING = (
     "a JPEG decoded at a half, a quarter or an eighth where both sides stay at least twice the size wanted; EXIF "
     "orientation applied; 16-bit grey divided by 257; transparency laid on white; RGB, or grey for one channel; the "
-    "centre square cut out and resized by Pillow's bicubic filter; uint8, channels first"
+    "centre square cut out and resized by Pillow's bilinear filter; uint8, channels first"
 )
 
 
@@ -27,7 +27,9 @@ def read_image(path: str | Path, image_size: int, channels: int) -> np.ndarray:
             # A large JPEG is decoded at a half, a quarter or an eighth, several times as fast.
             image.draft(None, (2 * image_size, 2 * image_size))
             upright = ImageOps.exif_transpose(image)
-        square = ImageOps.fit(_to_mode(upright, "L" if channels == 1 else "RGB"), (image_size, image_size))
+        picture = _to_mode(upright, "L" if channels == 1 else "RGB")
+        # The filter of most pretrained weights' recipes.
+        square = ImageOps.fit(picture, (image_size, image_size), Image.Resampling.BILINEAR)
     except Exception as error:
         # Pillow's readers raise whatever a damaged file makes them stumble over.
         raise OSError(f"{path} cannot be read as an image: {error}") from error
