@@ -10,7 +10,7 @@ from measuring import PACKAGE, PROJECT, Row, in_turn, run
 from PIL import Image
 
 ROUNDS, THREADS = 5, None
-NUMBER = 2000
+NUMBER, OUTPUT = 2000, PROJECT.parent / "predictions.csv"
 ONLY_READING = """
 import sys
 sys.path.insert(0, sys.argv[1])
@@ -45,8 +45,8 @@ def seconds(command: list[str | Path]) -> float:
     return run(command)[1]
 
 
-def classify(model: Path, pictures: Path) -> list[str | Path]:
-    return [sys.executable, PROJECT / "predict.py", model, pictures, "--output", pictures.parent / "predictions.csv"]
+def classify(model: Path, given: Path) -> list[str | Path]:
+    return [sys.executable, PROJECT / "predict.py", model, given, "--output", OUTPUT]
 
 
 def write_pictures(folder: Path) -> Path:

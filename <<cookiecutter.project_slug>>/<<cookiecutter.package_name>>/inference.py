@@ -20,11 +20,12 @@ from types import ModuleType
 from typing import Any, Protocol
 
 import numpy as np
-from rich.console import Console
-from rich.progress import track
 
 from .configuration import ConfigError, find_checkpoint
 from .data.images import SUFFIXES, read_image
+
+# Paths, and their images as uint8 (N, C, H, W).
+Batch = tuple[list[Path], np.ndarray]
 
 
 class Classifier(Protocol):
@@ -149,13 +150,7 @@ def predict(
     classified = 0
     with _table(output, kind, header) as write:
         batches = _batches(paths, classifier.data_spec, batch_size)
-        for batch_paths, images in track(
-            batches,
-            "classifying",
-            total=-(-len(paths) // batch_size),
-            console=Console(stderr=True),
-            disable=not sys.stderr.isatty(),
-        ):
+        for batch_paths, images in _with_progress(batches, -(-len(paths) // batch_size)):
             for path, probabilities in zip(batch_paths, classifier(images) if batch_paths else (), strict=True):
                 best = np.argsort(-probabilities, kind="stable")[: len(columns)]
                 named = ((class_names[index], round(float(probabilities[index]), 6)) for index in best)
@@ -163,6 +158,16 @@ def predict(
             classified += len(batch_paths)
     print(f"{classified} images classified, {len(paths) - classified} unreadable. Table: {output}")
     return classified, len(paths) - classified
+
+
+def _with_progress(batches: Iterator[Batch], total: int) -> Iterator[Batch]:
+    if not sys.stderr.isatty():
+        return batches
+    # Only where somebody sees it: its import would take a good part of a short command's time.
+    from rich.console import Console
+    from rich.progress import track
+
+    return iter(track(batches, "classifying", total=total, console=Console(stderr=True)))
 
 
 @contextmanager
@@ -193,7 +198,7 @@ def _table(output: Path, kind: str, header: list[str]) -> Iterator[Callable[[lis
         unfinished.unlink(missing_ok=True)
 
 
-def _batches(paths: list[Path], data_spec: dict[str, Any], batch_size: int) -> Iterator[tuple[list[Path], np.ndarray]]:
+def _batches(paths: list[Path], data_spec: dict[str, Any], batch_size: int) -> Iterator[Batch]:
     """Give each batch of paths less those that cannot be read, which are reported, with their images."""
     read = zip(paths, _read_ahead(paths, data_spec, 2 * batch_size), strict=True)
     while chunk := list(islice(read, batch_size)):

@@ -180,6 +180,7 @@ def _check_of_checkpoint(asked: DictConfig, config_name: str) -> None:
     changes = {key: value for key, value in given.items() if key not in own or key == "trainer"}
     compare(changes, changes, declared)
     find_checkpoint(asked.checkpoint)
+    _check_writable(asked.hydra.run.dir, "output" if "output" in own else "hydra.run.dir")
 
 
 def _check_training(asked: DictConfig, overrides: list[str]) -> None:
@@ -224,8 +225,10 @@ def _shipped(config_name: str, *overrides: str) -> DictConfig:
 def _chosen_files(choices: dict[str, Any]) -> Iterator[Path]:
     yield CONFIG_DIR / "train.yaml"
     for group, option in choices.items():
-        if option is not None and not group.startswith("hydra/"):
-            yield from _with_parents(CONFIG_DIR / group.partition("@")[0] / f"{option}.yaml")
+        file = CONFIG_DIR / group.partition("@")[0] / f"{option}.yaml"
+        # An optional group's folder may have been deleted.
+        if option is not None and not group.startswith("hydra/") and file.exists():
+            yield from _with_parents(file)
 
 
 def _with_parents(file: Path) -> Iterator[Path]:
@@ -275,13 +278,7 @@ def _is_shipped(group: str, choices: dict[str, Any]) -> bool:
 
 
 def _check_run_directory(run_dir: str) -> None:
-    directory = Path(run_dir).absolute()
-    existing = next(folder for folder in (directory, *directory.parents) if folder.exists())
-    if not run_dir or not existing.is_dir() or not os.access(existing, os.W_OK):
-        raise ConfigError(
-            f"A run cannot be written to {directory}: {existing} is no folder that you may write to. "
-            "Try hydra.run.dir=DIR with another folder."
-        )
+    directory = _check_writable(run_dir, "hydra.run.dir")
     # Of several ranks that a launcher starts, the first may already have begun.
     launched = "LOCAL_RANK" in os.environ or "SLURM_PROCID" in os.environ
     if (directory / "environment.json").exists() and not launched:
@@ -289,6 +286,17 @@ def _check_run_directory(run_dir: str) -> None:
             f"{directory} already holds a run, and two runs never share a directory. "
             "Leave out run_id= and hydra.run.dir=, or give names that are not taken."
         )
+
+
+def _check_writable(folder: str, key: str) -> Path:
+    directory = Path(folder).absolute()
+    existing = next(parent for parent in (directory, *directory.parents) if parent.exists())
+    if not folder or not existing.is_dir() or not os.access(existing, os.W_OK):
+        raise ConfigError(
+            f"Nothing can be written to {directory}: {existing} is no folder that you may write to. "
+            f"Try {key}=DIR with another folder."
+        )
+    return directory
 
 
 def _compose(config_name: str, overrides: list[str]) -> DictConfig:

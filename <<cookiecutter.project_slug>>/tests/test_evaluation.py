@@ -276,6 +276,12 @@ def test_a_file_that_is_no_checkpoint_is_refused(here, tmp_path):
     assert "notes.ckpt is not a checkpoint that can be trusted" in done.stderr
 
 
+def test_an_output_that_cannot_be_written_is_refused(here, alone):
+    done = here("eval", f"checkpoint='{alone}'", f"hydra.run.dir='{alone}'")
+    assert done.returncode == 2
+    assert f"{alone} is no folder that you may write to. Try hydra.run.dir=DIR" in done.stderr
+
+
 def test_data_with_other_classes_are_refused(here, alone, monkeypatch):
     def renamed(self, stage=None):
         setup(self, stage)

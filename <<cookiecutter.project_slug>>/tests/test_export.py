@@ -333,6 +333,14 @@ def test_a_wrong_request_ends_in_one_message(typed, parts, here, alone):
     assert not (alone.parent / "export" / "model.onnx").exists()
 
 
+@pytest.mark.parametrize("output", ["model.ckpt", "model.ckpt/deeper"])
+def test_an_output_that_cannot_be_written_is_refused(output, here, alone):
+    done = here("export", f"checkpoint='{alone}'", f"output='{alone.parent / Path(output)}'", cwd=alone.parent)
+    assert done.returncode == 2
+    assert f"{alone} is no folder that you may write to. Try output=DIR" in done.stderr
+    assert [path.name for path in alone.parent.iterdir()] == ["model.ckpt"]
+
+
 def test_formats_of_a_run_are_checked_before_it_starts():
     check("train", ["export=all"])
     check("train", ["export.formats=all"])

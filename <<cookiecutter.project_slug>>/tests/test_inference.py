@@ -1,5 +1,6 @@
 """predict.py: which files are found, what stands in the table, and what is refused."""
 
+import contextlib
 import csv
 import io
 import json
@@ -255,6 +256,19 @@ def test_a_command_that_could_read_no_image_has_failed(here, trained_run, tmp_pa
     done = here("predict", trained_run.path, tmp_path / "no.png", "--output", tmp_path / "table.csv")
     assert done.returncode == 1
     assert "0 images classified, 1 unreadable" in done.stdout
+
+
+def test_progress_is_shown_on_a_terminal_only():
+    from << cookiecutter.package_name >>.inference import _with_progress
+
+    class Terminal(io.StringIO):
+        def isatty(self):
+            return True
+
+    for stream, shown in ((Terminal(), True), (io.StringIO(), False)):
+        with contextlib.redirect_stderr(stream):
+            assert list(_with_progress(iter([1, 2]), 2)) == [1, 2]
+        assert ("classifying" in stream.getvalue()) == shown
 
 
 def test_strict_fails_for_one_unreadable_image_and_still_writes_the_table(here, trained_run, pictures, tmp_path):
