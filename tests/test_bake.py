@@ -88,13 +88,14 @@ def test_a_project_holds_exactly_these_files(bake: Callable[..., Path]) -> None:
         ),
         *("figures.py", "findings.py", "inference.py", "machine.py", "request.py", "run_directory.py", "training.py"),
         *("callbacks/__init__.py", "callbacks/averaging.py", "callbacks/end_of_run.py", "callbacks/throughput.py"),
-        *("data/__init__.py", "data/checks.py", "data/datamodule.py", "data/digits.py", "data/images.py"),
+        *("callbacks/last_checkpoint.py", "callbacks/signals.py", "resuming.py"),
+        *("data/__init__.py", "data/cache.py", "data/checks.py", "data/datamodule.py", "data/digits.py", "data/images.py"),
         *("data/loading.py", "data/image_files.py", "data/listing.py", "data/processes.py", "data/spec.py"),
         *("data/splitting.py", "data/statistics.py", "data/synthetic.py", "data/torchvision_sets.py"),
         *("export/__init__.py", "export/callback.py", "export/command.py", "export/deployed.py", "export/parity.py"),
         *("export/latency.py", "export/writing.py", "export/formats/__init__.py", "export/formats/onnx.py"),
         *("export/formats/safetensors.py", "export/formats/torch_export.py", "export/formats/torchscript.py"),
-        *("loggers/__init__.py", "loggers/wandb.py"),
+        *("loggers/__init__.py", "loggers/table.py", "loggers/wandb.py"),
         *("models/__init__.py", "models/image_classifier.py", "models/networks.py", "models/preprocess.py"),
         *("models/pretrained.py", "models/stage_metrics.py", "models/switches.py", "models/timm_net.py"),
         *("optim/parameter_groups.py",),
@@ -104,6 +105,7 @@ def test_a_project_holds_exactly_these_files(bake: Callable[..., Path]) -> None:
     assert top == {
         *("train.py", "eval.py", "export.py", "predict.py", "Makefile", "README.md", "LICENSE", "pyproject.toml"),
         *("requirements.lock", ".gitignore", ".pre-commit-config.yaml", ".github/workflows/test.yml"),
+        "scripts/train.sbatch",
     }
 
 

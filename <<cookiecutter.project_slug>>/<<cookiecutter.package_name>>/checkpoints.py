@@ -1,6 +1,8 @@
 """Reads a checkpoint: weights, the run's configuration and the data's specification, from the file alone."""
 
+import math
 import pickle
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -13,9 +15,9 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import Tensor
 
 from .building import build_model, check_targets
-from .configuration import ConfigError, find_checkpoint, plain
+from .configuration import ConfigError, RunError, find_checkpoint, plain, run_of_checkpoint, shown
 from .data.spec import DataSpec
-from .models.image_classifier import ImageClassifier
+from .models.image_classifier import CHECKPOINT_FORMAT, ImageClassifier
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -26,14 +28,33 @@ class AtomicCheckpointIO(TorchCheckpointIO):
         self.seconds = 0.0  # spent on writing, which the measured speed of training leaves out
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any = None) -> None:
+        """
+        Raises:
+            RunError: the disk is full or the folder cannot be written.
+        """
         started = perf_counter()
         unfinished = Path(path).with_name(f".{Path(path).name}.unfinished")
         try:
             super().save_checkpoint(checkpoint, unfinished, storage_options)
             unfinished.replace(path)
+        except OSError as error:
+            needed = sum(part.numel() * part.itemsize for part in _tensors(checkpoint)) / 1e6
+            raise RunError(
+                f"{shown(path)} could not be written: {error.strerror}. It needs about {math.ceil(needed)} MB. "
+                "The checkpoint before it is whole. Make room or the folder writable, and go on with: "
+                f"python train.py resume={shown(run_of_checkpoint(path))}"
+            ) from error
         finally:
             unfinished.unlink(missing_ok=True)
             self.seconds += perf_counter() - started
+
+
+def _tensors(node: Any) -> Iterator[Tensor]:
+    if isinstance(node, Tensor):
+        yield node
+    elif isinstance(node, dict | list | tuple):
+        for part in node.values() if isinstance(node, dict) else node:
+            yield from _tensors(part)
 
 
 @dataclass(frozen=True)
@@ -42,6 +63,7 @@ class Checkpoint:
     config: DictConfig
     data_spec: DataSpec
     state_dict: dict[str, Tensor]
+    step: int  # optimizer steps that were made
 
     def build_model(self) -> ImageClassifier:
         """
@@ -83,6 +105,12 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             f"{file} is not a checkpoint that can be trusted: {reason}. Nothing of it was run. "
             "A checkpoint written by this project's train.py is allowed. Try logs/latest."
         ) from error
+    found = content.get("format", CHECKPOINT_FORMAT) if isinstance(content, dict) else None
+    if isinstance(content, dict) and found != CHECKPOINT_FORMAT:
+        raise ConfigError(
+            f"{file} has format {found}; this code reads format {CHECKPOINT_FORMAT}. "
+            "Bring back the code with which it was trained."
+        )
     parts = ("state_dict", "config", "data_spec")
     if not isinstance(content, dict) or not all(isinstance(content.get(part), dict) for part in parts):
         raise ConfigError(
@@ -98,6 +126,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             config=OmegaConf.create(config),
             data_spec=DataSpec.from_dict(content["data_spec"]),
             state_dict=content["state_dict"],
+            step=content.get("global_step", 0),
         )
     except (TypeError, RecursionError, OmegaConfBaseException) as error:
         raise ConfigError(f"{file} holds a configuration that cannot be read: {error}. Try logs/latest.") from error

@@ -27,6 +27,10 @@ class ConfigError(Exception):
     """A wrong request. The message says what was found, what is allowed and what to type."""
 
 
+class RunError(Exception):
+    """A right request that failed for a reason outside the program. The message says what to do."""
+
+
 @functools.cache
 def new_run_id() -> str:
     """Name this process's run: a time and a random suffix, or the job's id where a launcher starts every rank."""
@@ -100,7 +104,7 @@ def plain(config: DictConfig, resolve: bool = True) -> dict[str, Any]:
 
 
 def exit_codes(task: Callable[..., Any]) -> Callable[..., Any]:
-    """Turn a door's errors into exit codes: 2 and one message for a wrong request, 130 after Ctrl-C.
+    """Turn a door's errors into exit codes: 2 and one message for a wrong request, 130 after Ctrl-C, 1 for a RunError.
 
     Any other exception goes on to Hydra, which ends the process with 1. Its traceback is in the run's log.
     """
@@ -113,6 +117,8 @@ def exit_codes(task: Callable[..., Any]) -> Callable[..., Any]:
             sys.exit(130)
         except Exception as error:
             _log_traceback()
+            if isinstance(error, RunError):
+                refuse(error, exit_code=1)
             # Lightning's word for a wrong request, known by name: its module would load torch.
             if not isinstance(error, ConfigError) and type(error).__name__ != "MisconfigurationException":
                 raise
@@ -121,12 +127,12 @@ def exit_codes(task: Callable[..., Any]) -> Callable[..., Any]:
     return with_exit_codes
 
 
-def refuse(error: Exception) -> None:
-    """End the process with exit code 2 and the error's message on stderr."""
+def refuse(error: Exception, exit_code: int = 2) -> None:
+    """End the process with the error's message on stderr."""
     if os.environ.get("HYDRA_FULL_ERROR") == "1":
         raise error
     print(f"\nError: {error}", file=sys.stderr)
-    sys.exit(2)
+    sys.exit(exit_code)
 
 
 def _log_traceback() -> None:

@@ -4,7 +4,7 @@ import logging
 import os
 
 import torch
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, ListConfig, OmegaConf
 
 from .configuration import ConfigError, plain
 
@@ -37,6 +37,7 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
         trainer.devices = torch.cuda.device_count() if trainer.accelerator in ("cuda", "gpu") else 1
     if trainer.accelerator in ("cuda", "gpu"):
         torch.set_float32_matmul_precision(settled.get("matmul_precision", "highest"))
+    check_tasks(trainer)
     on_cpu = trainer.accelerator == "cpu"
     if trainer.precision == "16-mixed" and on_cpu:
         trainer.precision = "bf16-mixed"
@@ -57,3 +58,18 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
         settled.model.channels_last = trainer.accelerator in ("cuda", "gpu")
     log.info("machine: accelerator=%s devices=%s precision=%s", trainer.accelerator, trainer.devices, trainer.precision)
     return settled
+
+
+def check_tasks(trainer: DictConfig) -> None:
+    """
+    Raises:
+        ConfigError: SLURM started another number of tasks than there are to be processes.
+    """
+    tasks = int(os.environ.get("SLURM_NTASKS", "1")) if "SLURM_PROCID" in os.environ else 1
+    on_a_node = len(trainer.devices) if isinstance(trainer.devices, ListConfig) else int(trainer.devices)
+    if tasks > 1 and tasks != on_a_node * trainer.num_nodes:
+        raise ConfigError(
+            f"SLURM started {tasks} tasks, and trainer.devices={trainer.devices} on trainer.num_nodes="
+            f"{trainer.num_nodes} makes {on_a_node * trainer.num_nodes}: each task would train alone, or on a part of "
+            f"the data. Try strategy=ddp trainer.devices={tasks // max(1, trainer.num_nodes)}."
+        )

@@ -25,13 +25,23 @@ from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from .comparison import MISSING, YAML_LOADER, compare, declarations, unknown_key_message, written_value
-from .configuration import CONFIG_DIR, RUN_DIR_VARIABLE, ConfigError, find_checkpoint, is_child_process, plain, refuse
+from .configuration import (
+    CONFIG_DIR,
+    RUN_DIR_VARIABLE,
+    ConfigError,
+    find_checkpoint,
+    is_child_process,
+    plain,
+    refuse,
+    shown,
+)
 from .contradictions import check_together
+from .resuming import go_on
 
 # Groups whose files change others. What they write is held against the files that they change.
 PRESETS = ("debug", "experiment")
 # Keys whose values are taken as they are typed: a comma or a bracket in a path means nothing to Hydra.
-PATHS = ("checkpoint", "output", "hydra.run.dir")
+PATHS = ("checkpoint", "output", "hydra.run.dir", "model.init_from", "resume")
 HELP = "`python train.py --help` lists what can be set."
 
 
@@ -46,6 +56,9 @@ def start(main: Callable[[], Any], config_name: str) -> None:
         elif not (only_shows or arguments.config_path or arguments.config_dir):
             if config_name != "train":
                 sys.argv[1:] = add_to_checkpoint(config_name, sys.argv[1:])
+                arguments = get_args_parser().parse_args()
+            elif any(override.startswith("resume=") for override in arguments.overrides):
+                sys.argv[1:] = _go_on(arguments.overrides, arguments.multirun)
                 arguments = get_args_parser().parse_args()
             for overrides in single_requests(arguments.overrides, arguments.multirun):
                 check(arguments.config_name or config_name, overrides)
@@ -68,7 +81,7 @@ def quote(argument: str) -> str:
     ):
         return argument
     try:
-        if key not in PATHS:
+        if key not in PATHS or argument in ("resume=null", "model.init_from=null"):
             parse([argument])
             return argument
     except ConfigError:
@@ -96,6 +109,12 @@ def _optional_groups() -> set[str]:
     page = yaml.safe_load((CONFIG_DIR / "train.yaml").read_text(encoding="utf-8"))
     names = (name for entry in page["defaults"] if isinstance(entry, dict) for name in entry)
     return {name.removeprefix("optional ") for name in names if name.startswith("optional ")}
+
+
+def _go_on(overrides: list[str], multirun: bool) -> list[str]:
+    if multirun:
+        raise ConfigError("resume= goes on with one run, and -m starts several. Leave out -m.")
+    return [quote(text) for text in go_on(overrides, lambda given: _compose("train", [quote(text) for text in given]))]
 
 
 def _continue_in_the_run_directory() -> None:
@@ -203,10 +222,6 @@ def _check_training(asked: DictConfig, overrides: list[str]) -> None:
     HydraConfig.instance().set_config(asked)
     computed = _computed(asked)
     compare(computed, _computed(shipped), declared)
-    if computed["resume"] is not None:
-        raise ConfigError(
-            f"resume={computed['resume']} is not built yet: a run cannot be continued. Start a new run without resume=."
-        )
     for key in ("name", "run_id"):
         # Both name a folder below logs/.
         if not re.fullmatch(r"\w[\w. -]*", str(computed[key])):
@@ -214,7 +229,7 @@ def _check_training(asked: DictConfig, overrides: list[str]) -> None:
                 f"{key} must consist of letters, digits, '-', '_' and '.', got {computed[key]}. Try {key}=trial-1."
             )
     check_together(computed)
-    _check_run_directory(asked.hydra.run.dir)
+    _check_run_directory(asked.hydra.run.dir, again=computed["resume"] is not None)
 
 
 @functools.cache
@@ -277,14 +292,14 @@ def _is_shipped(group: str, choices: dict[str, Any]) -> bool:
     return known and choices[group] is not None and not group.startswith("hydra/") and group not in PRESETS
 
 
-def _check_run_directory(run_dir: str) -> None:
+def _check_run_directory(run_dir: str, again: bool) -> None:
     directory = _check_writable(run_dir, "hydra.run.dir")
     # Of several ranks that a launcher starts, the first may already have begun.
     launched = "LOCAL_RANK" in os.environ or "SLURM_PROCID" in os.environ
-    if (directory / "environment.json").exists() and not launched:
+    if (directory / "environment.json").exists() and not launched and not again:
         raise ConfigError(
-            f"{directory} already holds a run, and two runs never share a directory. "
-            "Leave out run_id= and hydra.run.dir=, or give names that are not taken."
+            f"{directory} already holds a run, and two runs never share a directory. Leave out run_id= and "
+            f"hydra.run.dir=, or give names that are not taken. To go on with it: resume={shown(directory)}."
         )
 
 

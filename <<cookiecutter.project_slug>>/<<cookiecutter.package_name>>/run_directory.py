@@ -1,5 +1,6 @@
 """Writes what a run leaves behind beside checkpoints and metrics (the run directory of the README)."""
 
+import fcntl
 import json
 import logging
 import os
@@ -11,7 +12,7 @@ import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -22,21 +23,36 @@ log = logging.getLogger(__name__)
 RECORDED_PACKAGES = ("lightning", "torch", "torchvision", "torchmetrics", "hydra-core", "numpy", "scikit-learn")
 
 
-def open_run_directory(run_dir: Path) -> None:
-    """Record the environment and point logs/latest at the run. Called once a run, on rank 0.
+def open_run_directory(run_dir: Path, again: bool) -> IO[str]:
+    """Record the environment and point logs/latest at the run. Called on rank 0, once each time a run starts.
+
+    Args:
+        again: the run goes on; what is recorded goes into a file of its own.
+
+    Returns:
+        a lock on the directory, held until it is closed.
 
     Raises:
         ConfigError: another run already uses the directory.
     """
+    lock = (run_dir / ".lock").open("a", encoding="utf-8")
     try:
-        with (run_dir / "environment.json").open("x", encoding="utf-8") as file:
-            json.dump(environment(), file, indent=2)
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        lock.close()
+        raise ConfigError(f"{run_dir}: another process is writing this run. Wait for its end, or stop it.") from error
+    names = ("environment.json", *(f"environment-{number}.json" for number in range(2, 1_000_000)))
+    file = next(run_dir / name for name in names if not again or not (run_dir / name).exists())
+    try:
+        with file.open("x", encoding="utf-8") as opened:
+            json.dump(environment(), opened, indent=2)
     except FileExistsError as error:
         raise ConfigError(
-            f"{run_dir} already holds a run, and two runs never share a directory. "
-            "Leave out run_id= and hydra.run.dir=, or give names that are not taken."
+            f"{run_dir} already holds a run, and two runs never share a directory. Leave out run_id= and "
+            f"hydra.run.dir=, or give names that are not taken. To go on with it: resume={run_dir}."
         ) from error
     _link_latest(run_dir)
+    return lock
 
 
 def _link_latest(run_dir: Path) -> None:

@@ -18,19 +18,23 @@ from hydra.utils import instantiate
 from lightning import Callback, Trainer, seed_everything
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint, ModelSummary, ProgressBar
-from lightning.pytorch.loggers import CSVLogger, Logger
+from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
 from .building import build, build_model
 from .callbacks.end_of_run import EndOfRun
+from .callbacks.last_checkpoint import LastCheckpoint
+from .callbacks.signals import StopOnSignal
 from .callbacks.throughput import Throughput
-from .checkpoints import AtomicCheckpointIO, plain_model
+from .checkpoints import AtomicCheckpointIO, plain_model, read_checkpoint
 from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
 from .console import quiet_libraries
+from .loggers.table import MetricsTable
 from .machine import fit_to_machine
 from .models.image_classifier import ImageClassifier
 from .models.switches import switch_on
+from .resuming import refuse_another_run
 from .run_directory import open_run_directory, write_json
 
 log = logging.getLogger(__name__)
@@ -41,10 +45,17 @@ def train(config: DictConfig) -> None:
     quiet_libraries()
     run_dir = Path(HydraConfig.get().runtime.output_dir).absolute()
     settled = fit_to_machine(config)
+    # A file, or `auto` for a run that ended before its first checkpoint.
+    resumed = read_checkpoint(config.resume) if config.resume not in (None, "auto") else None
+    if resumed is not None:
+        refuse_another_run(plain(resumed.config), plain(config), resumed.path)
+        settled.model.init_from = None
     seed_everything(settled.seed, workers=True, verbose=False)
 
     datamodule = build(settled.data)
     datamodule.prepare_data()
+    if resumed is not None:
+        datamodule.read_split(run_dir)
     datamodule.setup()
     model = build_model(settled, datamodule.data_spec)
     check_image_size(model)
@@ -53,26 +64,24 @@ def train(config: DictConfig) -> None:
     model.config = plain(config)
     check_monitor(settled.monitor, model.metric_names)
 
-    throughput = Throughput()
+    throughput, signals = Throughput(), StopOnSignal()
     callbacks = build_callbacks(settled)
-    trainer = build_trainer(settled, run_dir, [throughput, *callbacks])
+    trainer = build_trainer(settled, run_dir, [throughput, signals, *callbacks])
     if HydraConfig.get().mode == RunMode.MULTIRUN and trainer.world_size > 1:
         run_in_a_process_of_its_own(run_dir)
         return
     os.environ[RUN_DIR_VARIABLE] = str(run_dir)
-    if trainer.global_rank > 0:
-        # Ranks start from the same weights; their dropout and mixing differ.
-        seed_everything(settled.seed + trainer.global_rank, workers=True, verbose=False)
+    lock = None
     if trainer.is_global_zero:
-        open_run_directory(run_dir)
+        lock = open_run_directory(run_dir, again=config.resume is not None)
         datamodule.write_split(run_dir)
         OmegaConf.save(settled, run_dir / "config.yaml", resolve=True)
         log.info("run directory: %s", shown(run_dir))
-    trainer.loggers = build_loggers(settled, run_dir, model.config)
+    trainer.loggers = build_loggers(settled, run_dir, model.config, done_steps=resumed.step if resumed else 0)
 
     try:
-        with shell_exit_codes(trainer):
-            trainer.fit(model, datamodule=datamodule)
+        with shell_exit_codes(trainer, signals, run_dir):
+            trainer.fit(model, datamodule=datamodule, ckpt_path=resumed.path if resumed else None, weights_only=True)
         results = {
             "run_dir": str(run_dir),
             "seed": settled.seed,
@@ -88,8 +97,8 @@ def train(config: DictConfig) -> None:
             "train_samples_per_second": throughput.samples_per_second(),
         }
         finished = plain_model(config, model.data_spec, best_weights(trainer, results["best_checkpoint"]))
-        if settled.test:
-            with shell_exit_codes(trainer):
+        if settled.test and "test" in datamodule.splits:
+            with shell_exit_codes(trainer, signals, run_dir):
                 trainer.test(finished, datamodule=datamodule, verbose=False)
             results["metrics"] |= plain_metrics(trainer)
         if trainer.is_global_zero:
@@ -102,6 +111,8 @@ def train(config: DictConfig) -> None:
         for logger in trainer.loggers:
             # Only a wandb run stays open by itself, and a second job of this process would write into it.
             getattr(logger, "close", lambda: None)()
+        if lock is not None:
+            lock.close()
     if trainer.is_global_zero and results["errors"]:
         print("", *(f"Error: {error}" for error in results["errors"]), sep="\n", file=sys.stderr)
         sys.exit(1)
@@ -145,14 +156,15 @@ def build_callbacks(config: DictConfig) -> list[Callback]:
     return [callback for callback in built if all(on for kind, on in switches.items() if isinstance(callback, kind))]
 
 
-def build_loggers(config: DictConfig, run_dir: Path, hyperparameters: dict[str, Any]) -> list[Logger]:
+def build_loggers(
+    config: DictConfig, run_dir: Path, hyperparameters: dict[str, Any], done_steps: int = 0
+) -> list[Logger]:
     """Build the chosen loggers behind the CSV file, which is always written: metrics.csv in the run directory."""
     entries = {} if config.trainer.fast_dev_run else config.get("logger") or {}
     chosen = [build(entry, save_dir=str(run_dir)) for entry in entries.values() if entry]
     for logger in chosen:
         logger.log_hyperparams(hyperparameters)
-    # Empty names: the first logger's folder is where Lightning puts checkpoints/.
-    return [CSVLogger(run_dir, name="", version=""), *chosen]
+    return [MetricsTable(run_dir, done_steps), *chosen]
 
 
 def build_trainer(config: DictConfig, run_dir: Path, callbacks: list[Callback]) -> Trainer:
@@ -185,32 +197,32 @@ def run_in_a_process_of_its_own(run_dir: Path) -> None:
 
 
 @contextmanager
-def shell_exit_codes(trainer: Trainer) -> Iterator[None]:
-    """End the process with 130 after Ctrl-C and 143 after SIGTERM, as a shell does."""
+def shell_exit_codes(trainer: Trainer, signals: StopOnSignal, run_dir: Path) -> Iterator[None]:
+    """End the process with 130 after Ctrl-C and 143 after SIGTERM, as a shell does, and say how to go on."""
     try:
         yield
     except SystemExit:
-        # Lightning ends the process with codes of its own.
-        _leave(trainer, 143 if trainer.received_sigterm else 130)
-    if trainer.received_sigterm:
-        _leave(trainer, 143)
-
-
-def _leave(trainer: Trainer, code: int) -> None:
-    last = checkpoints(trainer)["last_checkpoint"]
+        if not signals.leaving:
+            raise
+    if not signals.leaving and not signals.agreed(trainer):
+        return
     if trainer.is_global_zero:
-        print(f"\nStopped. The last checkpoint: {shown(last) if last else 'none was written yet'}", file=sys.stderr)
-    sys.exit(code)
+        last = checkpoints(trainer)["last_checkpoint"]
+        found = f"The last checkpoint: {shown(last)}" if last else "There is no checkpoint yet."
+        reason = signals.received.name if signals.received else "a signal to another process"
+        print(f"\nStopped by {reason}. {found}\nGo on with: ", end="", file=sys.stderr)
+        print(f"python train.py resume={shown(run_dir)}", file=sys.stderr)
+    sys.exit(signals.exit_code if trainer.is_global_zero else 0)
 
 
 def checkpoints(trainer: Trainer) -> dict[str, Any]:
-    """Give path and score of the first checkpoint entry, which is the one that monitors, and the last entry's path."""
-    written = [callback for callback in trainer.checkpoint_callbacks if isinstance(callback, ModelCheckpoint)]
-    best, last = (written[0], written[-1]) if written else (None, None)
+    """Give path and score of the checkpoint that monitors a metric, and the path of the last one."""
+    best = next((entry for entry in trainer.checkpoint_callbacks if isinstance(entry, ModelCheckpoint)), None)
+    last = next((entry for entry in trainer.checkpoint_callbacks if isinstance(entry, LastCheckpoint)), None)
     return {
         "best_score": best.best_model_score.item() if best and best.best_model_score is not None else None,
         "best_checkpoint": (best.best_model_path if best else "") or None,
-        "last_checkpoint": (last.best_model_path if last else "") or None,
+        "last_checkpoint": str(last.path) if last and last.path else None,
     }
 
 
@@ -229,7 +241,9 @@ def diverged(metrics: dict[str, float]) -> list[str]:
 
 
 def plain_metrics(trainer: Trainer) -> dict[str, float]:
-    return {name: value.item() for name, value in trainer.callback_metrics.items()}
+    """Give what was logged for whole epochs; values of single steps are in metrics.csv."""
+    logged = trainer.callback_metrics.items()
+    return {name: value.item() for name, value in logged if not name.startswith("lr-") and not name.endswith("_step")}
 
 
 def finish(model: Any, datamodule: Any, callbacks: list[Callback], results: dict[str, Any]) -> None:

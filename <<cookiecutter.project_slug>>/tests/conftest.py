@@ -68,7 +68,7 @@ def copy_project() -> Callable[[Path], Path]:
 
     def copy(target: Path) -> Path:
         target.mkdir(parents=True, exist_ok=True)
-        for name in (PACKAGE, "configs", "tests"):
+        for name in (PACKAGE, "configs", "scripts", "tests"):
             shutil.copytree(ROOT / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
         for file in (*ROOT.glob("*.py"), *(ROOT / name for name in ("pyproject.toml", "Makefile", "README.md"))):
             shutil.copy(file, target)

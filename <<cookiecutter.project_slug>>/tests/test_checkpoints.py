@@ -1,6 +1,7 @@
 """A checkpoint from a stranger cannot run code: whatever it names is refused, and nothing of it has run."""
 
 import copy
+import errno
 import json
 import os
 import pickle
@@ -14,7 +15,7 @@ from omegaconf import OmegaConf
 from << cookiecutter.package_name >> import run_directory
 from << cookiecutter.package_name >>.building import build, check_targets
 from << cookiecutter.package_name >>.checkpoints import AtomicCheckpointIO, read_checkpoint
-from << cookiecutter.package_name >>.configuration import ConfigError
+from << cookiecutter.package_name >>.configuration import ConfigError, RunError
 
 OWN_MODULE = run_directory.__name__
 
@@ -202,10 +203,10 @@ def test_a_checkpoint_is_in_its_place_only_once_it_is_whole(tmp_path, monkeypatc
 
     def half(self, checkpoint, path, storage_options=None):
         path.write_bytes(b"half")
-        raise OSError("No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(TorchCheckpointIO, "save_checkpoint", half)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(RunError, match=r"last\.ckpt could not be written: No space left on device"):
         AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(3)}, path)
     assert torch.load(path, weights_only=True)["weights"].tolist() == [1, 1, 1]
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]

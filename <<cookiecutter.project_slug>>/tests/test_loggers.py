@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 import wandb
-from lightning.pytorch.loggers import CSVLogger, TensorBoardLogger
+from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from << cookiecutter.package_name >>.loggers.table import MetricsTable
 from << cookiecutter.package_name >>.machine import fit_to_machine
 from << cookiecutter.package_name >>.training import build_loggers
 
@@ -126,7 +127,7 @@ def test_tensorboard_is_written_into_the_run_directory(here, tmp_path):
 def test_the_table_comes_before_the_chosen_logger(compose, tmp_path):
     settled = fit_to_machine(compose("logger=tensorboard"))
     loggers = build_loggers(settled, tmp_path, {"seed": 0})
-    assert [type(logger) for logger in loggers] == [CSVLogger, TensorBoardLogger]
+    assert [type(logger) for logger in loggers] == [MetricsTable, TensorBoardLogger]
     assert Path(loggers[0].log_dir) == tmp_path
 
 
@@ -134,3 +135,13 @@ def test_a_trial_run_of_a_few_batches_opens_no_logger(here, tmp_path):
     done = here("train", *QUICK, "logger=tensorboard", "trainer.fast_dev_run=true", f"hydra.run.dir={tmp_path / 'run'}")
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "run").rglob("events.out.tfevents.*")) == []
+
+
+def test_a_wandb_run_that_goes_on_keeps_its_id(here, tmp_path):
+    few = ("logger=wandb", "trainer.limit_train_batches=2", f"hydra.run.dir={tmp_path / 'run'}")
+    assert here("train", *QUICK, *few).returncode == 0
+    assert here("train", f"resume={tmp_path / 'run'}", "trainer.max_epochs=2").returncode == 0
+    stored = (tmp_path / "run" / "wandb" / "run_id.txt").read_text(encoding="utf-8").strip()
+    folders = [path.name for path in (tmp_path / "run" / "wandb").glob("offline-run-*")]
+    assert len(folders) == 2
+    assert all(name.endswith(f"-{stored}") for name in folders)

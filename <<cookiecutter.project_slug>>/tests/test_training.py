@@ -17,6 +17,7 @@ import torch
 from lightning.pytorch.callbacks import Checkpoint, EarlyStopping, ModelCheckpoint, ModelSummary, ProgressBar
 from omegaconf import OmegaConf
 
+from << cookiecutter.package_name >>.callbacks.last_checkpoint import LastCheckpoint
 from << cookiecutter.package_name >>.machine import fit_to_machine
 from << cookiecutter.package_name >>.models.image_classifier import ImageClassifier
 from << cookiecutter.package_name >>.training import build_callbacks, build_trainer
@@ -318,7 +319,7 @@ def test_minimal_callbacks_are_the_two_checkpoints_alone(compose):
     built = build_callbacks(fit_to_machine(compose("callbacks=minimal", "export=null")))
     assert [(type(callback), callback.filename) for callback in built] == [
         (ModelCheckpoint, "best"),
-        (ModelCheckpoint, "last"),
+        (LastCheckpoint, "last"),
     ]
 
 
@@ -330,9 +331,8 @@ def test_null_switches_one_callback_off(compose):
 
 
 def test_arguments_of_callbacks_are_lightnings(run):
-    run_dir = run("run", "trainer.limit_train_batches=7", "callbacks.last_checkpoint.every_n_train_steps=5")
-    assert checkpoint_of(run_dir, "last")["global_step"] == 5
-    assert checkpoint_of(run_dir, "best")["global_step"] == 7
+    run_dir = run("run", "trainer.limit_train_batches=7", "callbacks.best_checkpoint.filename='{step} batches'")
+    assert checkpoint_of(run_dir, "step=7 batches")["global_step"] == 7
 
 
 def test_early_stopping_ends_a_run_that_no_longer_improves(run):

@@ -36,6 +36,20 @@ class ExponentialMovingAverage(WeightAveraging):
             )
         super().setup(trainer, pl_module, stage)
 
+    def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # Not yet: a run that is resumed for more epochs needs the trained weights in its last checkpoint.
+        pass
+
+    def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._copy_average_to_current(pl_module)
+
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(trainer, pl_module, checkpoint)
+        if self._swapped:
+            # In the middle of validation the model holds the average.
+            names = ("state_dict", "current_model_state")
+            checkpoint["state_dict"], checkpoint["current_model_state"] = (checkpoint[name] for name in reversed(names))
+
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
         # Between validation's beginning and end the two sets of weights have changed places.
         if self._swapped:

@@ -1,10 +1,10 @@
 """What every data module shares: settings, checks, loaders, balance. A data module of its own adds `read_splits`."""
 
 import logging
-import os
+import random
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,7 +14,8 @@ from torch.utils.data import DataLoader
 
 from ..configuration import ConfigError
 from .checks import check_at_least, check_fraction, check_splits
-from .loading import Batch, Images, SharedBatches, keep_batch
+from .loading import Batch, Images, InMemoryImages, SharedBatches, keep_batch
+from .processes import cores
 from .spec import DataSpec
 from .splitting import Positions, split_off
 from .statistics import mean_and_std
@@ -56,6 +57,7 @@ class ImageDataModule(LightningDataModule):
         self.splits: dict[str, Images] = {}
         self.data_spec: DataSpec
         self.test_split = "test"
+        self._resume_at = (0, 0)
         check_at_least("batch_size", self.batch_size, 1, "64")
         check_at_least("split_seed", self.split_seed, 0, "0")
         if self.num_workers != "auto":
@@ -85,9 +87,9 @@ class ImageDataModule(LightningDataModule):
     def _measure(self) -> tuple[torch.Size, tuple[tuple[float, ...], tuple[float, ...]]]:
         """Give the shape of an evaluated image, and mean and deviation of the training pixels."""
         train = self.splits["train"]
-        count = min(len(train), MEASURED_FILES) if train.needs_workers else len(train)
+        count = len(train) if isinstance(train, InMemoryImages) else min(len(train), MEASURED_FILES)
         chosen = np.linspace(0, len(train) - 1, count).round().astype(np.int64)
-        size = 64 if train.needs_workers else 1024
+        size = 1024 if isinstance(train, InMemoryImages) else 64
         images: DataLoader[Batch] = DataLoader(
             train,  # type: ignore[arg-type]
             batch_sampler=[chosen[start : start + size].tolist() for start in range(0, count, size)],
@@ -152,7 +154,8 @@ class ImageDataModule(LightningDataModule):
         if train and min(shared, len(images)) // world_size == 1:
             self._refuse_batch_norm()
         weights = self.class_weights()[images.labels] if train and self.balance else None
-        batches = SharedBatches(len(images), shared, rank, world_size, self.seed, train, weights)
+        resume_at = self._resume_at if train else (0, 0)
+        batches = SharedBatches(len(images), shared, rank, world_size, self.seed, train, weights, resume_at)
         workers = self._workers(images, len(batches))
         on_cuda = self.trainer is not None and self.trainer.strategy.root_device.type == "cuda"
         if train and rank == 0 and workers:
@@ -174,8 +177,7 @@ class ImageDataModule(LightningDataModule):
         if not images.needs_workers:
             return 0
         processes = self.trainer.num_devices if self.trainer else 1
-        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-        return min(max(1, cores // processes), MOST_WORKERS, batches)
+        return min(max(1, cores() // processes), MOST_WORKERS, batches)
 
     def _refuse_batch_norm(self) -> None:
         parts = self.trainer.lightning_module.modules() if self.trainer and self.trainer.lightning_module else ()
@@ -185,8 +187,41 @@ class ImageDataModule(LightningDataModule):
                 "has no variance of one. Try data.batch_size=64, or a model without BatchNorm."
             )
 
+    def state_dict(self) -> dict[str, Any]:
+        """Give the place in the order of training batches: the epoch and the number of its batches that are done."""
+        assert self.trainer is not None
+        loop = self.trainer.fit_loop
+        epochs: Any = loop.epoch_progress.current
+        batches: Any = loop.epoch_loop.batch_progress.current
+        begun = epochs.started > epochs.processed
+        return {"epoch": epochs.processed, "batches": batches.processed if begun else 0}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._resume_at = (state_dict["epoch"], state_dict["batches"])
+
+    def on_before_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        if self.trainer is not None and self.trainer.training:
+            # What is drawn for a batch depends on its place alone, so a resumed run draws it again.
+            epochs: Any = self.trainer.fit_loop.epoch_progress.current
+            batches = self.trainer.fit_loop.epoch_loop.batch_progress.current
+            seed_all(self.seed, epochs.processed, batches.ready, self.trainer.global_rank)
+        return batch
+
     def write_split(self, run_dir: Path) -> None:
         """Record in a run directory what went where, if the data could change."""
 
     def read_split(self, run_dir: Path) -> None:
         """Take the split of a run instead of making one, if the run recorded it. Called before `setup`."""
+
+
+def seed_all(seed: int, epoch: int, batch: int, rank: int) -> None:
+    """Seed Python, NumPy, torch's CPU and the current device for one batch."""
+    mixed = (((seed * 1_000_003 + epoch) * 1_000_003 + batch) * 1_000_003 + rank) % 2**32
+    random.seed(mixed)
+    np.random.seed(mixed)
+    # torch.manual_seed asks every kind of device, which takes a hundred times as long.
+    torch.default_generator.manual_seed(mixed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.manual_seed(mixed)
+    if torch.backends.mps.is_available():
+        torch.mps.manual_seed(mixed)

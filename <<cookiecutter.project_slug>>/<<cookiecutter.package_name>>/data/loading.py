@@ -60,6 +60,7 @@ class SharedBatches(Sampler[list[int]]):
     Args:
         batch_size: samples of one batch over all processes.
         weights: of each sample, to draw it with replacement for training; None takes every sample once.
+        resume_at: epoch and number of its batches that a resumed run has seen already.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class SharedBatches(Sampler[list[int]]):
         seed: int,
         train: bool,
         weights: Tensor | None = None,
+        resume_at: tuple[int, int] = (0, 0),
     ) -> None:
         self.length = length
         self.batch_size = batch_size
@@ -79,7 +81,9 @@ class SharedBatches(Sampler[list[int]]):
         self.seed = seed
         self.train = train
         self.weights = weights
-        self.epoch = 0
+        self.resume_at = resume_at
+        # Worker processes ask for batches before Lightning sets the epoch.
+        self.epoch = resume_at[0]
 
     @property
     def sampler(self) -> "SharedBatches":
@@ -97,7 +101,8 @@ class SharedBatches(Sampler[list[int]]):
     def __iter__(self) -> Iterator[list[int]]:
         order = self._order()
         batches = torch.split(order, self.batch_size) if self.train else order.tensor_split(len(self))
-        for batch in batches[: len(self)]:
+        seen = self.resume_at[1] if self.epoch == self.resume_at[0] else 0
+        for batch in batches[seen : len(self)]:
             yield batch[self.rank :: self.world_size].tolist()
 
     def _order(self) -> Tensor:

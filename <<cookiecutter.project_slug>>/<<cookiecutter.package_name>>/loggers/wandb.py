@@ -31,11 +31,22 @@ class WandbLogger(LightningWandbLogger):
         if mode == "auto":
             disabled = wandb.setup().settings._noop
             mode = "disabled" if disabled else "online" if has_credentials() else "offline"
+        # A run that goes on stays the same run there.
+        identity = Path(save_dir) / "wandb" / "run_id.txt"
+        if identity.is_file():
+            arguments = {"id": identity.read_text(encoding="utf-8").strip(), "resume": "allow", **arguments}
         settings = wandb.Settings(init_timeout=INIT_TIMEOUT, console="off", silent=True)
         super().__init__(save_dir=save_dir, settings=settings, mode=mode, **arguments)
         # Lightning always passes it and wandb warns that it has no meaning any more.
         self._wandb_init.pop("anonymous", None)
         self._connect()
+        self._remember(identity)
+
+    @rank_zero_only
+    def _remember(self, identity: Path) -> None:
+        if self._experiment is not None and self._experiment.id:
+            identity.parent.mkdir(parents=True, exist_ok=True)
+            identity.write_text(f"{self._experiment.id}\n", encoding="utf-8")
 
     @rank_zero_only
     def _connect(self) -> None:

@@ -16,11 +16,14 @@ from ..configuration import ConfigError
 from ..data.loading import Batch
 from ..data.spec import DataSpec
 from ..optim.parameter_groups import check_groups, parameter_groups, table
-from ..optim.schedules import Schedule
+from ..optim.schedules import Schedule, lay_over
 from .preprocess import Preprocess
 from .stage_metrics import StageMetrics
 
 log = logging.getLogger(__name__)
+
+# Counts up when a checkpoint's contents change; checkpoints.py reads this one and those before it.
+CHECKPOINT_FORMAT = 1
 
 
 class ImageClassifier(LightningModule):
@@ -74,6 +77,7 @@ class ImageClassifier(LightningModule):
             if alpha
         ]
         self.mix = v2.RandomChoice(mixes) if mixes else None
+        self._resumed_steps: int | None = None
         self.freeze_backbone = freeze_backbone
         self.unfreeze_epoch = unfreeze_epoch
         if freeze_backbone:
@@ -113,6 +117,15 @@ class ImageClassifier(LightningModule):
         image, label = batch
         _, logits = self._measure("test", self(image), label, label)
         return logits
+
+    def on_train_start(self) -> None:
+        # A run that is resumed in the middle of an epoch does not start it.
+        self.on_train_epoch_start()
+        (schedule,) = self.trainer.lr_scheduler_configs
+        if self._resumed_steps not in (None, self._total_steps) and schedule.interval == "step":
+            log.info("%d steps instead of %d: the schedule is laid over them.", self._total_steps, self._resumed_steps)
+            optimizer, done = self.trainer.optimizers[0], self.trainer.global_step
+            schedule.scheduler = lay_over(self.build_scheduler, optimizer, self._rates, self._total_steps, done)
 
     def on_train_epoch_start(self) -> None:
         # A frozen backbone keeps its norms' statistics, too.
@@ -177,9 +190,24 @@ class ImageClassifier(LightningModule):
             optimizer = self.build_optimizer(groups)
         except ValueError as error:
             raise ConfigError(f"The optimizer refuses its arguments: {error}. Try optimizer.lr=0.001.") from error
-        schedule = self.build_scheduler(optimizer, total_steps=int(total_steps))
+        self._total_steps, self._rates = int(total_steps), [group["lr"] for group in groups]
+        schedule = self.build_scheduler(optimizer, total_steps=self._total_steps)
         return cast(OptimizerLRScheduler, {"optimizer": optimizer, "lr_scheduler": schedule})
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        checkpoint["format"] = CHECKPOINT_FORMAT
         checkpoint["config"] = self.config
         checkpoint["data_spec"] = self.data_spec.to_dict()
+        # What each rank has summed in the epoch that has begun.
+        sums: list[Any] = [self.train_metrics.dump()]
+        if self.trainer.world_size > 1:
+            sums *= self.trainer.world_size
+            torch.distributed.all_gather_object(sums, sums[0])
+        checkpoint["train_metrics"] = sums
+        checkpoint["total_steps"] = self._total_steps
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self._resumed_steps = checkpoint["total_steps"]
+        sums = checkpoint["train_metrics"]
+        if len(sums) == self.trainer.world_size:
+            self.train_metrics.load(sums[self.trainer.global_rank])

@@ -1,6 +1,6 @@
 """Loss and metrics of one stage over all its samples and processes (`model.metrics` in configs/train.yaml)."""
 
-from typing import cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +32,19 @@ class StageMetrics(nn.Module):
         """Give every metric, up to date; whoever logs it computes and resets it."""
         self._hand_over()
         return cast(dict[str, Metric], dict(self.all.items()))
+
+    def dump(self) -> dict[str, Any]:
+        """Give what was summed so far, and what is still to be, as plain tensors."""
+        for metric in self.all.values():
+            cast(Metric, metric).persistent(True)
+        state = self.state_dict()
+        for metric in self.all.values():
+            cast(Metric, metric).persistent(False)
+        return {"sums": state, "kept": self._kept}
+
+    def load(self, dumped: dict[str, Any]) -> None:
+        self.load_state_dict(dumped["sums"])
+        self._kept = dumped["kept"]
 
     def _hand_over(self) -> None:
         if self._kept:

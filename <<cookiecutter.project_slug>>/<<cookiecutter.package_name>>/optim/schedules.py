@@ -4,6 +4,7 @@ Each function gives what Lightning takes from `configure_optimizers`: torch's sc
 count from 0; a warm-up of w steps runs step k at (k + 1) / (w + 1) of the rate, so that no step is wasted at zero.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -117,6 +118,24 @@ def reduce_on_plateau(
     """
     plateau = torch_schedules.ReduceLROnPlateau(optimizer, mode=mode, factor=factor, patience=patience)  # type: ignore[arg-type]
     return {"scheduler": plateau, "interval": "epoch", "frequency": frequency, "monitor": monitor}
+
+
+def lay_over(build: Callable[..., Schedule], optimizer: Optimizer, rates: list[float], steps: int, done: int) -> Any:
+    """Give torch's schedule for a run of `steps` of which `done` are made, as if it had been so long from the start.
+
+    Args:
+        rates: of each group of the optimizer at the full rate.
+    """
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate
+        group.pop("initial_lr", None)
+    schedule = build(optimizer, total_steps=steps)["scheduler"]
+    with warnings.catch_warnings():
+        # No optimizer step lies between these, and none should.
+        warnings.simplefilter("ignore")
+        for _ in range(done):
+            schedule.step()
+    return schedule
 
 
 def _with_warmup(

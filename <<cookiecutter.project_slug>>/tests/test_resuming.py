@@ -1,0 +1,408 @@
+"""A run that was stopped or killed goes on as if it had never been: same weights, metrics, checkpoints and table."""
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import soak
+import torch
+
+from << cookiecutter.package_name >>.callbacks.last_checkpoint import LastCheckpoint
+from << cookiecutter.package_name >>.checkpoints import read_checkpoint
+from << cookiecutter.package_name >>.configuration import ConfigError
+from << cookiecutter.package_name >>.models.image_classifier import ImageClassifier
+
+QUICK = (
+    *("model=mlp", "export=null", "logger=null", "callbacks.model_summary=null", "trainer.enable_progress_bar=false"),
+    *("trainer.max_epochs=2", "trainer.limit_train_batches=6"),
+)
+TWO_PROCESSES = ("trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2")
+
+
+def results_of(run_dir):
+    return json.loads((run_dir / "results.json").read_text(encoding="utf-8"))
+
+
+class PowerCut(BaseException):
+    """Ends a run at a moment of the test's choice, and nothing may tidy up after it."""
+
+
+@pytest.fixture
+def run(here, tmp_path):
+    """Train in this process; give the folder and what was done."""
+
+    def train(name, *overrides):
+        folder = tmp_path / name
+        return folder, here("train", *QUICK, *overrides, f"hydra.run.dir={folder}")
+
+    return train
+
+
+@pytest.fixture
+def cut_after(run, monkeypatch):
+    """Run until so many batches are trained, as if the machine lost its power then."""
+
+    def train(name, batches, *overrides):
+        with monkeypatch.context() as patch:
+            steps, trained = ImageClassifier.training_step, []
+
+            def count(self, batch, batch_idx):
+                if len(trained) == batches:
+                    raise PowerCut
+                trained.append(batch_idx)
+                return steps(self, batch, batch_idx)
+
+            patch.setattr(ImageClassifier, "training_step", count)
+            with pytest.raises(PowerCut):
+                run(name, "callbacks.last_checkpoint.every_n_train_steps=1", *overrides)
+
+    return train
+
+
+@pytest.mark.parametrize("batches", [1, 4, 6, 8])
+@pytest.mark.parametrize(
+    "job",
+    [
+        ("model=cnn", "callbacks=ema", "model.mixup_alpha=0.2", "model.net.widths=[4,8]"),
+        ("trainer.accumulate_grad_batches=2", "scheduler=reduce_on_plateau", "model.net.dropout=0.2"),
+        ("trainer.val_check_interval=2", "data.balance=true", "model.freeze_backbone=true", "model.unfreeze_epoch=1"),
+    ],
+    ids=["averaged", "accumulated", "validated"],
+)
+def test_a_run_goes_on_from_any_batch_as_if_it_had_never_stopped(job, batches, run, cut_after, tmp_path):
+    whole, done = run("whole", *job, "callbacks.last_checkpoint.every_n_train_steps=1")
+    assert done.returncode == 0, done.stderr
+    cut_after("cut", batches, *job)
+    cut, done = run("cut", *job, "callbacks.last_checkpoint.every_n_train_steps=1", "resume=auto")
+    assert done.returncode == 0, done.stdout + done.stderr
+    soak.compare(whole, cut)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_run_that_is_killed_again_and_again_ends_like_an_undisturbed_one(processes, project, tmp_path):
+    overrides = list(TWO_PROCESSES) if processes == 2 else []
+    done = soak.soak(project, tmp_path, kills=3, seed=processes, overrides=overrides)
+    assert done["killed"] == 3
+    assert done["went on from a checkpoint"] >= 1
+
+
+@pytest.mark.slow
+def test_a_run_with_worker_processes_goes_on_exactly(project, tmp_path):
+    done = soak.soak(project, tmp_path, kills=2, seed=5, overrides=["data.num_workers=2"])
+    assert done["killed"] == 2
+
+
+# Commands.
+
+
+@pytest.fixture
+def stopped(cut_after, tmp_path):
+    """Give the folder of a run that lost its power in the second epoch."""
+    cut_after("stopped", 8, "optimizer.lr=0.002")
+    return tmp_path / "stopped"
+
+
+def test_a_run_directory_repeats_the_runs_own_overrides(stopped, here):
+    done = here("train", f"resume={stopped}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results_of(stopped)["steps"] == 12
+    stored = read_checkpoint(stopped).config
+    assert (stored.optimizer.lr, stored.trainer.limit_train_batches) == (0.002, 6)
+    # What was asked first stays; what was asked now has a record of its own.
+    assert (stopped / "environment.json").exists()
+    assert "resume=" in json.loads((stopped / "environment-2.json").read_text(encoding="utf-8"))["command"]
+
+
+def test_a_checkpoint_in_a_run_directory_stands_for_the_run(stopped, here):
+    done = here("train", f"resume={stopped / 'checkpoints' / 'last.ckpt'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results_of(stopped)["run_dir"] == str(stopped)
+
+
+def test_a_checkpoint_on_its_own_starts_a_new_run_that_goes_on(stopped, here, tmp_path):
+    lone = tmp_path / "elsewhere.ckpt"
+    (stopped / "checkpoints" / "last.ckpt").rename(lone)
+    done = here("train", *QUICK, "optimizer.lr=0.002", f"resume={lone}", f"hydra.run.dir={tmp_path / 'new'}")
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert results_of(tmp_path / "new")["steps"] == 12
+    refused = here("train", *QUICK, f"resume={lone}", f"hydra.run.dir={tmp_path / 'other'}")
+    assert refused.returncode == 2
+    assert "was trained with optimizer.lr=0.002 and cannot go on with 0.003" in refused.stderr
+
+
+def test_more_epochs_win_and_the_schedule_is_laid_over_them(stopped, here, run):
+    done = here("train", f"resume={stopped}", "trainer.max_epochs=4")
+    assert done.returncode == 0, done.stdout + done.stderr
+    longer = torch.load(stopped / "checkpoints" / "last.ckpt", weights_only=True)
+    assert longer["global_step"] == 24
+    whole, _ = run("whole", "optimizer.lr=0.002", "trainer.max_epochs=4")
+    expected = torch.load(whole / "checkpoints" / "last.ckpt", weights_only=True)
+    rates = [state["optimizer_states"][0]["param_groups"][0]["lr"] for state in (longer, expected)]
+    assert rates[0] == pytest.approx(rates[1])
+
+
+def test_another_model_is_refused_with_both_values(stopped, here):
+    before = {path: path.stat().st_mtime_ns for path in stopped.rglob("*")}
+    done = here("train", f"resume={stopped}", "model.net.hidden_sizes=[7]")
+    assert done.returncode == 2
+    assert "model.net.hidden_sizes=[128,128] and cannot go on with [7]" in done.stderr
+    assert f"model.init_from={stopped.name}" in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in stopped.rglob("*")} == before
+
+
+def test_a_finished_run_says_that_there_is_nothing_to_do(run, here):
+    folder, _ = run("finished")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    for request in ([f"resume={folder}"], [*QUICK, "resume=auto", f"hydra.run.dir={folder}"]):
+        done = here("train", *request)
+        assert done.returncode == 0, done.stderr
+        assert "is finished: there is nothing to do" in done.stdout
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+def test_auto_begins_goes_on_and_ends_by_one_command(here, project):
+    command = (*QUICK, "name=safe", "run_id=to-repeat", "resume=auto")
+    for _ in range(2):
+        assert here("train", *command).returncode == 0
+    assert results_of(project / "logs" / "safe" / "to-repeat")["steps"] == 12
+
+
+def test_a_run_without_a_checkpoint_yet_begins_again(cut_after, run, tmp_path):
+    cut_after("early", 0)
+    assert not (tmp_path / "early" / "checkpoints" / "last.ckpt").exists()
+    folder, done = run("early", "resume=auto")
+    assert done.returncode == 0, done.stderr
+    assert results_of(folder)["steps"] == 12
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (["resume=auto"], "resume=auto has to know which run. Try run_id=trial-1 resume=auto."),
+        (["resume=nowhere"], "nowhere, which does not exist"),
+        (["-m", "seed=1,2", "resume=auto", "run_id=x"], "resume= goes on with one run, and -m starts several"),
+    ],
+)
+def test_what_cannot_be_resumed_is_refused(typed, told, here):
+    done = here("train", *typed)
+    assert done.returncode == 2
+    assert told in done.stderr
+
+
+def test_a_checkpoint_of_another_format_is_refused_by_name(stopped, tmp_path):
+    content = torch.load(stopped / "checkpoints" / "last.ckpt", weights_only=True)
+    torch.save(content | {"format": 0}, tmp_path / "old.ckpt")
+    with pytest.raises(ConfigError, match=r"old\.ckpt has format 0; this code reads format 1\. Bring back the code"):
+        read_checkpoint(tmp_path / "old.ckpt")
+
+
+# Failures.
+
+
+def test_an_exception_saves_what_was_trained(run, here, monkeypatch):
+    steps = ImageClassifier.training_step
+
+    def fail(self, batch, batch_idx):
+        if self.global_step == 4:
+            raise RuntimeError("out of luck")
+        return steps(self, batch, batch_idx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageClassifier, "training_step", fail)
+        folder, done = run("failed")
+    assert done.returncode == 1
+    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == 4
+    whole, _ = run("whole")
+    assert here("train", f"resume={folder}").returncode == 0
+    assert results_of(folder)["metrics"] == results_of(whole)["metrics"]
+
+
+def test_weights_that_are_no_numbers_never_replace_the_last_good_ones(run, monkeypatch):
+    steps = ImageClassifier.training_step
+
+    def diverge(self, batch, batch_idx):
+        return steps(self, batch, batch_idx) * (float("nan") if self.global_step == 8 else 1.0)
+
+    monkeypatch.setattr(ImageClassifier, "training_step", diverge)
+    folder, done = run("diverged")
+    assert done.returncode == 1
+    last = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)
+    assert last["global_step"] == 6
+    assert all(weight.isfinite().all() for weight in last["state_dict"].values())
+    assert "not finite at step 12: the last checkpoint stays" in (folder / "train.log").read_text(encoding="utf-8")
+
+
+def test_a_full_disk_leaves_the_last_checkpoint_whole_and_says_what_was_needed(run, monkeypatch):
+    save, saved = LastCheckpoint.save, []
+
+    def fill_the_disk(self, trainer):
+        if saved:
+            monkeypatch.setattr(torch, "save", no_space)
+        saved.append(trainer.global_step)
+        save(self, trainer)
+
+    def no_space(*arguments, **keywords):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(LastCheckpoint, "save", fill_the_disk)
+    folder, done = run("full", "callbacks.last_checkpoint.every_n_train_steps=2", "callbacks.best_checkpoint=null")
+    assert done.returncode == 1
+    assert re.search(r"last\.ckpt could not be written: No space left on device\. It needs about \d+ MB", done.stderr)
+    assert "Traceback" not in done.stderr
+    assert f"resume={folder.name}" in done.stderr
+    assert torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"] == saved[0]
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == ["last.ckpt"]
+
+
+def start(project, folder, *overrides):
+    command = [sys.executable, str(project / "train.py"), *QUICK, "trainer.max_epochs=2000", *overrides]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    command += ["callbacks.early_stopping=null", f"hydra.run.dir={folder}"]
+    process = subprocess.Popen(command, start_new_session=True, **quiet)
+    while process.poll() is None and not (folder / "checkpoints" / "last.ckpt").exists():
+        time.sleep(0.02)
+    return process
+
+
+def left_of(process):
+    """Give the processes that are left of a run, without those that have ended and were not waited for."""
+    listed = subprocess.run(["ps", "-e", "-o", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split() for line in listed.splitlines()]
+    return [row for row in rows if row[0] == str(process.pid) and not row[1].startswith("Z")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)])
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_signal_saves_and_ends_the_run_with_its_code(number, code, processes, project, here, tmp_path):
+    folder = tmp_path / "run"
+    process = start(project, folder, *(TWO_PROCESSES if processes == 2 else ()))
+    os.kill(process.pid, number)
+    screen, _ = process.communicate(timeout=30)
+    assert process.returncode == code, screen
+    assert f"Stopped by {number.name}. The last checkpoint: " in screen
+    assert "Traceback" not in screen
+    time.sleep(1)
+    assert left_of(process) == []
+    assert not (folder / "results.json").exists()
+    step = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
+    done = here("train", f"resume={folder}", f"trainer.max_steps={step + 3}", "trainer.devices=1")
+    assert done.returncode == 0, done.stderr
+    assert results_of(folder)["steps"] == step + 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+def test_a_second_signal_ends_every_process_at_once(processes, project, tmp_path):
+    process = start(project, tmp_path / "run", *(TWO_PROCESSES if processes == 2 else ()))
+    os.kill(process.pid, signal.SIGTERM)
+    time.sleep(0.005)
+    os.kill(process.pid, signal.SIGTERM)
+    process.communicate(timeout=10)
+    assert process.returncode in (-signal.SIGTERM, 143)
+    time.sleep(1)
+    assert left_of(process) == []
+
+
+def test_a_signal_during_validation_lets_validation_be_repeated(run, monkeypatch):
+    whole, _ = run("whole", "callbacks=ema", "callbacks.last_checkpoint.every_n_train_steps=1")
+    steps = ImageClassifier.validation_step
+
+    def interrupted(self, batch, batch_idx):
+        if self.global_step == 6 and batch_idx == 1:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return steps(self, batch, batch_idx)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ImageClassifier, "validation_step", interrupted)
+        folder, done = run("cut", "callbacks=ema", "callbacks.last_checkpoint.every_n_train_steps=1")
+    assert done.returncode == 143, done.stderr
+    folder, done = run("cut", "callbacks=ema", "callbacks.last_checkpoint.every_n_train_steps=1", "resume=auto")
+    assert done.returncode == 0, done.stderr
+    soak.compare(whole, folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_rank_that_fails_takes_the_others_down_with_its_own_error_on_screen(rank, project, tmp_path):
+    broken = (
+        "import os, sys; sys.argv = sys.argv[1:]\n"
+        "import << cookiecutter.package_name >>.models.image_classifier as room\n"
+        "steps = room.ImageClassifier.training_step\n"
+        "def fail(self, batch, batch_idx):\n"
+        f"    if self.global_rank == {rank} and self.global_step == 3: raise RuntimeError('rank is out of luck')\n"
+        "    return steps(self, batch, batch_idx)\n"
+        "room.ImageClassifier.training_step = fail\n"
+    )
+    door = project / "train_broken.py"
+    door.write_text(broken + (project / "train.py").read_text(encoding="utf-8"), encoding="utf-8")
+    try:
+        command = [sys.executable, str(door), str(door), *QUICK, *TWO_PROCESSES, f"hydra.run.dir={tmp_path / 'run'}"]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False)
+    finally:
+        door.unlink()
+    assert done.returncode != 0
+    assert "rank is out of luck" in done.stderr
+
+
+def test_two_processes_never_go_on_with_one_run_at_once(stopped, project, here):
+    process = start(project, stopped, "optimizer.lr=0.002", "resume=auto", "trainer.max_epochs=3000")
+    while process.poll() is None and not (stopped / "environment-2.json").exists():
+        time.sleep(0.02)
+    try:
+        done = here("train", f"resume={stopped}")
+        assert done.returncode == 2
+        assert "another process is writing this run" in done.stderr
+    finally:
+        process.kill()
+        process.communicate()
+
+
+# Clusters.
+
+
+def test_tasks_that_do_not_match_the_devices_are_refused(here, monkeypatch, tmp_path):
+    for name, value in {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7", "SLURM_LOCALID": "0"}.items():
+        monkeypatch.setenv(name, value)
+    done = here("train", *QUICK, f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert "SLURM started 4 tasks, and trainer.devices=1" in done.stderr
+    assert "Try strategy=ddp trainer.devices=4" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_preempted_job_goes_back_into_the_queue_and_goes_on(project, tmp_path):
+    """Play SLURM: `srun` starts the command and is sent its signal, `scontrol` notes what it is asked."""
+    tools = tmp_path / "bin"
+    tools.mkdir()
+    (tools / "srun").write_text('#!/bin/sh\necho $$ > "$MARKS/srun"\nexec "$@"\n')
+    (tools / "scontrol").write_text('#!/bin/sh\necho "$@" >> "$MARKS/scontrol"\n')
+    (tools / "python").write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} "$@"\n')
+    for tool in tools.iterdir():
+        tool.chmod(0o755)
+    environment = {
+        **os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "MARKS": str(tmp_path), "SLURM_SUBMIT_DIR": str(project),
+        "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1", "SLURM_PROCID": "0",
+    }  # fmt: skip
+    quick = [*QUICK, "trainer.accelerator=cpu", "callbacks.early_stopping=null", "name=cluster"]
+    last = project / "logs" / "cluster" / "slurm-77" / "checkpoints" / "last.ckpt"
+    job = ["bash", str(project / "scripts" / "train.sbatch"), *quick]
+    quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
+    with subprocess.Popen([*job, "trainer.max_epochs=3000"], **quiet) as first:
+        while first.poll() is None and not last.exists():
+            time.sleep(0.02)
+        os.kill(int((tmp_path / "srun").read_text()), signal.SIGUSR1)
+        screen, _ = first.communicate(timeout=60)
+    assert first.returncode == 143, screen
+    assert (tmp_path / "scontrol").read_text() == "requeue 77\n"
+    step = torch.load(last, weights_only=True)["global_step"]
+    again = subprocess.run([*job, f"trainer.max_steps={step + 2}"], **quiet, timeout=120, check=False)
+    assert again.returncode == 0, again.stdout
+    assert results_of(last.parent.parent)["steps"] == step + 2
