@@ -2,25 +2,26 @@
 
 import logging
 import os
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import torch
-from rich.progress import track
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from .. import configuration
 from ..configuration import ConfigError
 from .checks import check_at_least, check_rest
 from .datamodule import ImageDataModule
-from .images import read_image
+from .images import read_image, unreadable_message
 from .listing import SKIPPED, LabelledFile, list_folder, read_index, split_like, write_index
 from .loading import Batch, Images
-from .processes import cores
+from .processes import in_threads
+
+if TYPE_CHECKING:
+    from .cache import ImageCache
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,7 @@ class ImageFiles(Dataset[Batch]):
                 read_image(self.root / os.fsdecode(self.paths[index]), self.size, self.channels) for index in indices
             ]
         except OSError as error:
-            raise UnreadableImageError(f"{error}. Replace or remove the file, or try data.on_error=skip.") from error
+            raise UnreadableImageError(unreadable_message(str(error))) from error
         return torch.from_numpy(np.stack(images)), self.labels[indices]
 
 
@@ -74,6 +75,8 @@ class ImageFilesDataModule(ImageDataModule):
         val_fraction: of all images without a split of their own, like `test_fraction`.
         test_fraction: 0 keeps none for testing. Not used where files say which ones are for validation or testing.
         on_error: what to do about a file that cannot be read.
+        cache: decode and resize once, and serve from a file that is mapped into memory.
+        cache_dir: for the caches of all folders; None is data/cache/ in the project.
     """
 
     root: str | None = None
@@ -83,6 +86,8 @@ class ImageFilesDataModule(ImageDataModule):
     channels: int = 3
     test_fraction: float = 0.15
     on_error: Literal["raise", "skip"] = "raise"
+    cache: bool = False
+    cache_dir: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -103,45 +108,57 @@ class ImageFilesDataModule(ImageDataModule):
         self.recorded: list[LabelledFile] | None = None
         self.files: list[LabelledFile] = []
 
-    def list_files(self) -> list[LabelledFile]:
-        """List every file; files of a recorded split come with their splits.
-
-        Raises:
-            ConfigError: there are none, or files of the recorded split are gone.
-        """
-        listed = read_index(self.index_file) if self.index_file else list_folder(self.folder)
-        return listed if self.recorded is None else split_like(self.recorded, listed, self.folder)
-
     def read_splits(self) -> tuple[dict[str, Images], tuple[str, ...]]:
-        self.files = self._decide(self._without_unreadable(self.list_files()))
+        listed = read_index(self.index_file) if self.index_file else list_folder(self.folder)
+        # A run's own split, if it recorded one.
+        files = listed if self.recorded is None else split_like(self.recorded, listed, self.folder)
+        if self.on_error == "raise":
+            refuse_missing(self.folder, files)
+        caches = self._caches(listed) if self.cache else {}
+        if self.on_error == "skip" and not any(file.split == SKIPPED for file in files):
+            reasons = caches[self.image_size].unreadable() if caches else self._unreadable(listed)
+            files = skip(files, {listed[row].path: reason for row, reason in reasons.items()})
+        self.files = self._decide(files)
         class_names = check_classes(self.files)
         numbers = {name: number for number, name in enumerate(class_names)}
+        rows = {file.path: row for row, file in enumerate(listed)}
         splits: dict[str, Images] = {}
         for split in sorted({file.split for file in self.files} - {SKIPPED}):
-            chosen = [file for file in self.files if file.split == split]
-            labels = torch.tensor([numbers[file.label] for file in chosen])
+            paths = [file.path for file in self.files if file.split == split]
+            labels = torch.tensor([numbers[file.label] for file in self.files if file.split == split])
             size = self.crop_from if split == "train" else self.image_size
-            splits[split] = ImageFiles(self.folder, [file.path for file in chosen], labels, size, self.channels)
+            if caches:
+                splits[split] = caches[size].images([rows[path] for path in paths], labels)
+            else:
+                splits[split] = ImageFiles(self.folder, paths, labels, size, self.channels)
         return splits, class_names
 
-    def _without_unreadable(self, files: list[LabelledFile]) -> list[LabelledFile]:
-        """Mark the files that cannot be read as skipped, if that is asked for and no run has done so before."""
-        paths = [self.folder / file.path for file in files]
-        if self.on_error == "raise":
-            # A file that is gone is found out now and not hours later.
-            if gone := [path for path in paths if not path.is_file()]:
-                raise ConfigError(
-                    f"{len(gone)} of {len(files)} files do not exist or are links to nothing, such as {gone[0]}. "
-                    "Remove them, or try data.on_error=skip."
-                )
-            return files
-        if any(file.split == SKIPPED for file in files):
-            return files
-        errors = in_threads(lambda path: reading_error(path, self.image_size), paths, "checking images")
-        bad = [error for error in errors if error]
-        if bad:
-            log.warning("%d of %d files cannot be read and are skipped:\n%s", len(bad), len(files), "\n".join(bad[:10]))
-        return [file._replace(split=SKIPPED) if error else file for file, error in zip(files, errors, strict=True)]
+    def _caches(self, listed: list[LabelledFile]) -> dict[int, "ImageCache"]:
+        """Give the cache of every size that is read."""
+        from .cache import ImageCache
+
+        directory = configuration.PROJECT_ROOT / "data" / "cache"
+        if self.cache_dir:
+            directory = Path(self.cache_dir).expanduser().absolute()
+        paths = [self.folder / file.path for file in listed]
+        caches = {}
+        for size in {self.crop_from, self.image_size}:
+            caches[size] = ImageCache(self.index_file or self.folder, paths, size, self.channels, directory)
+            caches[size].build(skip=self.on_error == "skip")
+        return caches
+
+    def _unreadable(self, listed: list[LabelledFile]) -> dict[int, str]:
+        """Give the positions of files that cannot be read, with the reasons."""
+
+        def reason(file: LabelledFile) -> str | None:
+            try:
+                read_image(self.folder / file.path, self.image_size, self.channels)
+            except OSError as error:
+                return str(error)
+            return None
+
+        reasons = enumerate(in_threads(reason, listed, "checking images"))
+        return {row: found for row, found in reasons if found is not None}
 
     def _decide(self, files: list[LabelledFile]) -> list[LabelledFile]:
         """Give every file its split: its own, or one that is drawn from those without."""
@@ -189,16 +206,21 @@ def check_classes(files: list[LabelledFile]) -> tuple[str, ...]:
     return class_names
 
 
-def reading_error(path: Path, size: int) -> str | None:
-    try:
-        read_image(path, size, channels=1)
-    except OSError as error:
-        return str(error)
-    return None
+def refuse_missing(folder: Path, files: list[LabelledFile]) -> None:
+    """
+    Raises:
+        ConfigError: a file is gone. It is found out now and not hours later.
+    """
+    if gone := [file for file in files if file.split != SKIPPED and not (folder / file.path).is_file()]:
+        raise ConfigError(
+            f"{len(gone)} of {len(files)} files do not exist or are links to nothing, such as {folder / gone[0].path}. "
+            "Remove them, or try data.on_error=skip."
+        )
 
 
-def in_threads(task: Callable[[Any], Any], items: Iterable[Any], title: str) -> list[Any]:
-    """Do what lets other threads run meanwhile, as decoding an image does, on all cores; show how far it is."""
-    items = list(items)
-    with ThreadPoolExecutor(cores()) as threads:
-        return list(track(threads.map(task, items), title, len(items)))
+def skip(files: list[LabelledFile], reasons: dict[str, str]) -> list[LabelledFile]:
+    """Mark the files for which there is a reason as skipped, and say so."""
+    if reasons:
+        lines = "\n".join([*list(reasons.values())[:10], *["..."] * (len(reasons) > 10)])
+        log.warning("%d of %d files cannot be read and are skipped:\n%s", len(reasons), len(files), lines)
+    return [file._replace(split=SKIPPED) if file.path in reasons else file for file in files]

@@ -37,6 +37,10 @@ def read_image(path: str | Path, image_size: int, channels: int) -> np.ndarray:
     return pixels[None] if channels == 1 else np.ascontiguousarray(pixels.transpose(2, 0, 1))
 
 
+def unreadable_message(reason: str) -> str:
+    return f"{reason}. Replace or remove the file, or try data.on_error=skip."
+
+
 def _to_mode(image: Image.Image, mode: str) -> Image.Image:
     if image.mode == "F":
         raise ValueError("its pixels are floating-point numbers, whose range nobody knows")
