@@ -19,7 +19,7 @@ from .models.image_classifier import ImageClassifier
 
 # Keys of `model` that change how a run trains its network; models/switches.py reads them. What comes out of a
 # checkpoint is built without.
-SWITCHES = ("init_from", "channels_last", "gradient_checkpointing", "compile")
+SWITCHES = ("class_weights", "init_from", "channels_last", "gradient_checkpointing", "compile")
 
 # A configuration out of a checkpoint may have come from anywhere. It may only name classes of these kinds in these
 # packages. Add the packages whose networks, losses or data modules your checkpoints use.

@@ -60,6 +60,8 @@ def train(config: DictConfig) -> None:
     model = build_model(settled, datamodule.data_spec)
     check_image_size(model)
     switch_on(model, settled.model)
+    if settled.model.class_weights:
+        model.weigh_classes(datamodule.class_weights())
     # The checkpoint carries what was asked: another machine settles `auto` for itself.
     model.config = plain(config)
     check_monitor(settled.monitor, model.metric_names)

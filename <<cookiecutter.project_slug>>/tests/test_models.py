@@ -215,6 +215,25 @@ def test_label_smoothing_reaches_the_loss(compose):
     )
 
 
+def test_class_weights_change_the_training_loss_alone(compose):
+    classifier = build_model(compose(), spec(classes=2))
+    keys = classifier.state_dict().keys()
+    classifier.weigh_classes(torch.tensor([3.0, 1.0]))
+    logits, label = torch.tensor([[2.0, 0.0], [0.0, 2.0]]), torch.tensor([0, 0])
+    losses = cross_entropy(logits, label, reduction="none")
+    # Both samples are of one class: weights divide themselves out.
+    assert classifier.train_loss(logits, label).item() == pytest.approx(losses.mean().item())
+    label = torch.tensor([0, 1])
+    losses = cross_entropy(logits * torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), label, reduction="none")
+    weighted = classifier.train_loss(logits * torch.tensor([[1.0, 1.0], [-1.0, -1.0]]), label)
+    assert weighted.item() == pytest.approx(((3 * losses[0] + losses[1]) / 4).item())
+    assert classifier.loss.weight is None
+    assert classifier.state_dict().keys() == keys
+    classifier.loss = torch.nn.MSELoss()
+    with pytest.raises(ConfigError, match="MSELoss has none"):
+        classifier.weigh_classes(torch.ones(2))
+
+
 @pytest.mark.parametrize("alpha", ["mixup_alpha", "cutmix_alpha"])
 def test_mixed_images_have_labels_in_the_same_proportion(alpha, compose):
     torch.manual_seed(0)

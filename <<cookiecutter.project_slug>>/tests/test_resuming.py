@@ -88,15 +88,15 @@ def test_a_run_goes_on_from_any_batch_as_if_it_had_never_stopped(job, batches, r
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_run_that_is_killed_again_and_again_ends_like_an_undisturbed_one(processes, project, tmp_path):
     overrides = list(TWO_PROCESSES) if processes == 2 else []
-    done = soak.soak(project, tmp_path, kills=3, seed=processes, overrides=overrides)
-    assert done["killed"] == 3
+    done = soak.soak(project, tmp_path, kills=2, seed=processes, overrides=overrides)
+    assert done["killed"] == 2
     assert done["went on from a checkpoint"] >= 1
 
 
 @pytest.mark.slow
 def test_a_run_with_worker_processes_goes_on_exactly(project, tmp_path):
-    done = soak.soak(project, tmp_path, kills=2, seed=5, overrides=["data.num_workers=2"])
-    assert done["killed"] == 2
+    done = soak.soak(project, tmp_path, kills=1, seed=5, overrides=["data.num_workers=2"])
+    assert done["killed"] == 1
 
 
 # Commands.
@@ -279,8 +279,10 @@ def left_of(process):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130), (signal.SIGUSR1, 143)])
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(
+    ("number", "code", "processes"),
+    [(signal.SIGTERM, 143, 1), (signal.SIGINT, 130, 1), (signal.SIGUSR1, 143, 1), (signal.SIGTERM, 143, 2)],
+)
 def test_a_signal_saves_and_ends_the_run_with_its_code(number, code, processes, project, here, tmp_path):
     folder = tmp_path / "run"
     process = start(project, folder, *(TWO_PROCESSES if processes == 2 else ()))
@@ -299,9 +301,8 @@ def test_a_signal_saves_and_ends_the_run_with_its_code(number, code, processes, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("processes", [1, 2])
-def test_a_second_signal_ends_every_process_at_once(processes, project, tmp_path):
-    process = start(project, tmp_path / "run", *(TWO_PROCESSES if processes == 2 else ()))
+def test_a_second_signal_ends_every_process_at_once(project, tmp_path):
+    process = start(project, tmp_path / "run", *TWO_PROCESSES)
     os.kill(process.pid, signal.SIGTERM)
     time.sleep(0.005)
     os.kill(process.pid, signal.SIGTERM)
@@ -333,7 +334,6 @@ def test_a_signal_during_validation_lets_validation_be_repeated(run, monkeypatch
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_fails_takes_the_others_down_with_its_own_error_on_screen(rank, project, tmp_path):
     broken = (
-        "import os, sys; sys.argv = sys.argv[1:]\n"
         "import << cookiecutter.package_name >>.models.image_classifier as room\n"
         "steps = room.ImageClassifier.training_step\n"
         "def fail(self, batch, batch_idx):\n"
@@ -344,7 +344,7 @@ def test_a_rank_that_fails_takes_the_others_down_with_its_own_error_on_screen(ra
     door = project / "train_broken.py"
     door.write_text(broken + (project / "train.py").read_text(encoding="utf-8"), encoding="utf-8")
     try:
-        command = [sys.executable, str(door), str(door), *QUICK, *TWO_PROCESSES, f"hydra.run.dir={tmp_path / 'run'}"]
+        command = [sys.executable, str(door), *QUICK, *TWO_PROCESSES, f"hydra.run.dir={tmp_path / 'run'}"]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False)
     finally:
         door.unlink()
@@ -390,6 +390,8 @@ def test_a_preempted_job_goes_back_into_the_queue_and_goes_on(project, tmp_path)
     environment = {
         **os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "MARKS": str(tmp_path), "SLURM_SUBMIT_DIR": str(project),
         "SLURM_JOB_ID": "77", "SLURM_JOB_NUM_NODES": "1", "SLURM_NTASKS": "1", "SLURM_PROCID": "0",
+        "SLURM_JOB_NAME": "train", "SLURM_NODEID": "0", "SLURM_LOCALID": "0", "SLURM_NODELIST": "localhost",
+        "MASTER_ADDR": "127.0.0.1",
     }  # fmt: skip
     quick = [*QUICK, "trainer.accelerator=cpu", "callbacks.early_stopping=null", "name=cluster"]
     last = project / "logs" / "cluster" / "slurm-77" / "checkpoints" / "last.ckpt"

@@ -1,5 +1,6 @@
 """The LightningModule behind every network: preprocessing, loss, metrics, optimizer and schedule."""
 
+import copy
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -65,6 +66,7 @@ class ImageClassifier(LightningModule):
         self.preprocess = Preprocess(data_spec.mean, data_spec.std)
         self.net = net
         self.loss = loss
+        self.train_loss = loss
         self.build_optimizer = optimizer
         self.build_scheduler = scheduler
         self.backbone_lr_scale = backbone_lr_scale
@@ -77,7 +79,8 @@ class ImageClassifier(LightningModule):
             if alpha
         ]
         self.mix = v2.RandomChoice(mixes) if mixes else None
-        self._resumed_steps: int | None = None
+        self._resumed_schedule: dict[str, Any] | None = None
+        self._resumed_steps = 0
         self.freeze_backbone = freeze_backbone
         self.unfreeze_epoch = unfreeze_epoch
         if freeze_backbone:
@@ -89,6 +92,21 @@ class ImageClassifier(LightningModule):
             if unfreeze_epoch is None:
                 for parameter in self._backbone():
                     parameter.requires_grad = False
+
+    def weigh_classes(self, weights: Tensor) -> None:
+        """Weigh the training loss of each class, weights (classes,); the losses of val and test stay as they are.
+
+        Raises:
+            ConfigError: the loss knows no weights.
+        """
+        if not hasattr(self.loss, "weight"):
+            raise ConfigError(
+                f"model.class_weights needs a loss with `weight`; {type(self.loss).__name__} has none. "
+                "Try data.balance=true."
+            )
+        self.train_loss = copy.deepcopy(self.loss)
+        # Not in the checkpoint: the training split gives them again.
+        self.train_loss.register_buffer("weight", weights, persistent=False)
 
     @property
     def metric_names(self) -> list[str]:
@@ -104,25 +122,29 @@ class ImageClassifier(LightningModule):
         image, target = self.preprocess(image), label
         if self.mix:
             image, target = self.mix(image, label)
-        loss, _ = self._measure("train", self.net(image), target, label)
+        loss, _ = self._measure("train", self.net(image), target, label, self.train_loss)
         if (self.global_step + 1) % self.trainer.log_every_n_steps == 0:  # type: ignore[attr-defined]
             self.log("train/loss_step", loss)
         return loss
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         image, label = batch
-        self._measure("val", self(image), label, label)
+        self._measure("val", self(image), label, label, self.loss)
 
     def test_step(self, batch: Batch, batch_idx: int) -> Tensor:
         image, label = batch
-        _, logits = self._measure("test", self(image), label, label)
+        _, logits = self._measure("test", self(image), label, label, self.loss)
         return logits
 
     def on_train_start(self) -> None:
         # A run that is resumed in the middle of an epoch does not start it.
         self.on_train_epoch_start()
         (schedule,) = self.trainer.lr_scheduler_configs
-        if self._resumed_steps not in (None, self._total_steps) and schedule.interval == "step":
+        if self._resumed_schedule is None:
+            return
+        if self._resumed_steps == self._total_steps or schedule.interval == "epoch":
+            schedule.scheduler.load_state_dict(self._resumed_schedule)
+        else:
             log.info("%d steps instead of %d: the schedule is laid over them.", self._total_steps, self._resumed_steps)
             optimizer, done = self.trainer.optimizers[0], self.trainer.global_step
             schedule.scheduler = lay_over(self.build_scheduler, optimizer, self._rates, self._total_steps, done)
@@ -148,11 +170,13 @@ class ImageClassifier(LightningModule):
     def on_test_epoch_end(self) -> None:
         self._log("test")
 
-    def _measure(self, stage: str, logits: Tensor, target: Tensor, label: Tensor) -> tuple[Tensor, Tensor]:
+    def _measure(
+        self, stage: str, logits: Tensor, target: Tensor, label: Tensor, loss_function: nn.Module
+    ) -> tuple[Tensor, Tensor]:
         if logits.dtype.itemsize < 4:
             # Half precision loses digits in the sum of exponentials.
             logits = logits.float()
-        loss: Tensor = self.loss(logits, target)
+        loss: Tensor = loss_function(logits, target)
         self._stage(stage).update(loss, logits, label)
         return loss, logits
 
@@ -207,6 +231,8 @@ class ImageClassifier(LightningModule):
         checkpoint["total_steps"] = self._total_steps
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        # A schedule of another length may consist of other parts, which Lightning could not restore.
+        (self._resumed_schedule,), checkpoint["lr_schedulers"] = checkpoint["lr_schedulers"], []
         self._resumed_steps = checkpoint["total_steps"]
         sums = checkpoint["train_metrics"]
         if len(sums) == self.trainer.world_size:
