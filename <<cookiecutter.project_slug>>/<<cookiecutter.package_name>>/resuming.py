@@ -59,13 +59,16 @@ def go_on(overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> l
     return [*merged, f"resume={checkpoint if checkpoint.is_file() else 'auto'}"]
 
 
-def refuse_another_run(before: dict[str, Any], after: dict[str, Any], source: Path) -> None:
+def refuse_another_run(before: dict[str, Any], after: dict[str, Any], source: Path, added: bool = True) -> None:
     """
+    Args:
+        added: look at keys that only `after` has, too. To an older checkpoint they may have come with the code.
+
     Raises:
         ConfigError: a value that belongs to the run differs.
     """
     for key in FIXED:
-        for name, old, new in _differences(_select(before, key), _select(after, key), key):
+        for name, old, new in _differences(_select(before, key), _select(after, key), key, added):
             if not name.startswith(FREE):
                 raise ConfigError(
                     f"{shown(source)} was trained with {name}={written_value(old)} and cannot go on with "
@@ -100,9 +103,9 @@ def _select(config: dict[str, Any], key: str) -> Any:
     return value
 
 
-def _differences(old: Any, new: Any, name: str) -> Iterator[tuple[str, Any, Any]]:
+def _differences(old: Any, new: Any, name: str, added: bool) -> Iterator[tuple[str, Any, Any]]:
     if isinstance(old, dict) and isinstance(new, dict):
-        for key in {**old, **new}:
-            yield from _differences(old.get(key), new.get(key), f"{name}.{key}")
+        for key in {**old, **new} if added else old:
+            yield from _differences(old.get(key), new.get(key), f"{name}.{key}", added)
     elif old != new:
         yield name, old, new

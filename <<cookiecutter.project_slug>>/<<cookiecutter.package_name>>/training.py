@@ -48,7 +48,7 @@ def train(config: DictConfig) -> None:
     # A file, or `auto` for a run that ended before its first checkpoint.
     resumed = read_checkpoint(config.resume) if config.resume not in (None, "auto") else None
     if resumed is not None:
-        refuse_another_run(plain(resumed.config), plain(config), resumed.path)
+        refuse_another_run(plain(resumed.config), plain(config), resumed.path, added=False)
         settled.model.init_from = None
     seed_everything(settled.seed, workers=True, verbose=False)
 
