@@ -169,14 +169,16 @@ def test_package_and_configs_parse_before_rendering() -> None:
 def test_the_default_project_passes_its_own_types_and_every_test(bake: Callable[..., Path]) -> None:
     project = bake()
     succeeds(run(project, "-m", "mypy"))
-    succeeds(run(project, "-m", "pytest", "-p", "no:cacheprovider"))
+    succeeds(run(project, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider"))
 
 
 @pytest.mark.slow
 def test_a_fully_varied_project_passes_its_own_types_and_tests(bake: Callable[..., Path]) -> None:
     project = bake(**VARIED)
     succeeds(run(project, "-m", "mypy"))
-    succeeds(run(project, "-m", "pytest", "-p", "no:cacheprovider", "-m", "not slow"))
+    # The rooms in which a name or an answer could matter; the others were tested above.
+    rooms = [f"tests/test_{room}.py" for room in ("configs", "loggers", "readme", "request", "rooms", "training")]
+    succeeds(run(project, "-m", "pytest", "-n", "2", "-p", "no:cacheprovider", "-m", "not slow", *rooms))
 
 
 @pytest.mark.slow

@@ -79,6 +79,7 @@ def test_a_decay_of_one_or_more_is_refused():
         ExponentialMovingAverage(1.0)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_holds_the_average_as_its_weights_and_evaluates_to_it_in_a_fresh_process(here, door, tmp_path):
     run_dir = tmp_path / "run"
     done = here("train", *QUICK, "callbacks=ema", f"hydra.run.dir={run_dir}")

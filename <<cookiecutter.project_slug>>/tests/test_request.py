@@ -64,7 +64,7 @@ WRONG = {
     "~model": ("A run cannot do without model", "Leave out", "~model"),
     "mode=up": ("got up", "mode must be min or max", "Try mode=min"),
     "experiment=exmple": ("experiment=exmple does not exist", "Allowed: example, null", "Try experiment=example"),
-    "hydra.run.dir=": ("cannot be written", "no folder that you may write to", "Try hydra.run.dir=DIR"),
+    "hydra.run.dir=": ("Nothing can be written to", "no folder that you may write to", "Try hydra.run.dir=DIR"),
 }
 
 # Values of the right type that no run could use.

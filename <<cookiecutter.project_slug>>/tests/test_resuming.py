@@ -65,7 +65,7 @@ def cut_after(run, monkeypatch):
     return train
 
 
-@pytest.mark.parametrize("batches", [1, 4, 6, 8])
+@pytest.mark.parametrize("batches", [4, 6])
 @pytest.mark.parametrize(
     "job",
     [
