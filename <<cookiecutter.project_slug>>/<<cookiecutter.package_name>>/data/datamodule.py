@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
 from ..configuration import ConfigError
+from .augmentation import STRENGTHS, augment
 from .checks import check_at_least, check_fraction, check_splits
 from .loading import Batch, Images, InMemoryImages, SharedBatches, keep_batch
 from .processes import cores
@@ -36,6 +37,8 @@ class ImageDataModule(LightningDataModule):
         n_folds: cut those images into so many equal parts and validate on part `fold`, instead of `val_fraction`.
         split_seed: of what goes into which split.
         seed: of the order of training batches.
+        augment: none, light or strong changes of training images; see augmentation.py.
+        flip: let augmentation mirror images.
         balance: draw every class equally often for training.
         num_workers: processes on each device that prepare batches.
         splits: filled by `setup`, like `data_spec`.
@@ -48,6 +51,8 @@ class ImageDataModule(LightningDataModule):
     fold: int = 0
     split_seed: int = 0
     seed: int = 0
+    augment: str = "none"
+    flip: bool = False
     balance: bool = False
     num_workers: int | Literal["auto"] = "auto"
     pin_memory: bool | Literal["auto"] = "auto"
@@ -63,6 +68,10 @@ class ImageDataModule(LightningDataModule):
         if self.num_workers != "auto":
             check_at_least("num_workers", self.num_workers, 0, "auto")
         check_fraction("val_fraction", self.val_fraction)
+        if self.augment not in STRENGTHS:
+            raise ConfigError(
+                f"data.augment={self.augment} does not exist. Allowed: {', '.join(STRENGTHS)}. Try data.augment=light."
+            )
         if self.n_folds is not None:
             check_at_least("n_folds", self.n_folds, 2, "5")
             if not 0 <= self.fold < self.n_folds:
@@ -89,12 +98,11 @@ class ImageDataModule(LightningDataModule):
         train = self.splits["train"]
         count = len(train) if isinstance(train, InMemoryImages) else min(len(train), MEASURED_FILES)
         chosen = np.linspace(0, len(train) - 1, count).round().astype(np.int64)
-        size = 1024 if isinstance(train, InMemoryImages) else 64
         images: DataLoader[Batch] = DataLoader(
             train,  # type: ignore[arg-type]
-            batch_sampler=[chosen[start : start + size].tolist() for start in range(0, count, size)],
+            batch_sampler=[chosen[start : start + 64].tolist() for start in range(0, count, 64)],
             collate_fn=keep_batch,
-            num_workers=self._workers(train, count // size),
+            num_workers=self._workers(train, count // 64),
         )
         statistics = mean_and_std(batch for batch, _ in images)
         return self.splits["val"].__getitems__([0])[0].shape[1:], statistics
@@ -206,6 +214,13 @@ class ImageDataModule(LightningDataModule):
             batches = self.trainer.fit_loop.epoch_loop.batch_progress.current
             seed_all(self.seed, epochs.processed, batches.ready, self.trainer.global_rank)
         return batch
+
+    def on_after_batch_transfer(self, batch: Batch, dataloader_idx: int) -> Batch:
+        # The summary of the model sends images without labels this way.
+        if self.trainer is None or not self.trainer.training or isinstance(batch, Tensor):
+            return batch
+        images, labels = batch
+        return augment(images, self.data_spec.image_size, self.augment, self.flip), labels
 
     def write_split(self, run_dir: Path) -> None:
         """Record in a run directory what went where, if the data could change."""
