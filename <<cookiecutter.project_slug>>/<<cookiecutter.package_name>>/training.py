@@ -30,8 +30,8 @@ from .callbacks.throughput import Throughput
 from .checkpoints import AtomicCheckpointIO, plain_model, read_checkpoint
 from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
 from .console import quiet_libraries
-from .loggers.table import MetricsTable
 from .machine import fit_to_machine
+from .metrics_table import MetricsTable
 from .models.image_classifier import ImageClassifier
 from .models.switches import switch_on
 from .resuming import refuse_another_run
@@ -281,7 +281,7 @@ def summary(results: dict[str, Any]) -> str:
         lines.append(
             ("export", failed or f"{shown(export['path'])} (differs by {export['max_difference']:.0e} at most)")
         )
-        if not failed:
+        if not failed and not any("predict.py" in command for command in commands):
             commands.append(f"python predict.py {shown(export['path'])} IMAGES")
     lines += [("next" if number == 0 else "", command) for number, command in enumerate(commands)]
     return "\n" + "\n".join(f"{name:<8} {text}" for name, text in lines)

@@ -10,8 +10,8 @@ import wandb
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from << cookiecutter.package_name >>.loggers.table import MetricsTable
 from << cookiecutter.package_name >>.machine import fit_to_machine
+from << cookiecutter.package_name >>.metrics_table import MetricsTable
 from << cookiecutter.package_name >>.training import build_loggers
 
 QUICK = ("model=mlp", "export=null", "trainer.max_epochs=1", "trainer.enable_progress_bar=false")
