@@ -42,12 +42,14 @@ from .resuming import go_on
 PRESETS = ("debug", "experiment")
 # Keys whose values are taken as they are typed: a comma or a bracket in a path means nothing to Hydra.
 PATHS = ("checkpoint", "output", "hydra.run.dir", "model.init_from", "resume")
+# A run keeps these, and may be resumed or evaluated from another folder than the one in which they were typed.
+DATA_PATHS = ("data.root", "data.index", "data.cache_dir")
 HELP = "`python train.py --help` lists what can be set."
 
 
 def start(main: Callable[[], Any], config_name: str) -> None:
     """Check the command line, then run the door under Hydra."""
-    sys.argv[1:] = [quote(argument) for argument in switch_off(sys.argv[1:])]
+    sys.argv[1:] = [quote(absolute(argument)) for argument in switch_off(sys.argv[1:])]
     arguments = get_args_parser().parse_args()
     only_shows = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
     try:
@@ -70,6 +72,15 @@ def start(main: Callable[[], Any], config_name: str) -> None:
     main()
 
 
+def absolute(argument: str) -> str:
+    """Make a path of the data absolute, and quote it: commas in it are not the values of a grid."""
+    key, _, value = argument.partition("=")
+    if key not in DATA_PATHS or value in ("", "null") or value[0] in ("'", '"') or "${" in value:
+        return argument
+    path = Path(value).expanduser()
+    return argument if "," in value and not path.exists() else _in_quotes(key, str(path.absolute()))
+
+
 def quote(argument: str) -> str:
     """Quote a path, or text that Hydra could not read otherwise: `name=für`, `checkpoint=/data/a,b=c.ckpt`."""
     key, _, value = argument.partition("=")
@@ -86,6 +97,10 @@ def quote(argument: str) -> str:
             return argument
     except ConfigError:
         pass
+    return _in_quotes(key, value)
+
+
+def _in_quotes(key: str, value: str) -> str:
     mark = '"' if "'" in value else "'"
     # Hydra reads a backslash as one, unless it stands before the closing mark's like.
     text = re.sub(rf"(\\*)({mark}|\Z)", lambda found: found[1] * 2 + (f"\\{mark}" if found[2] else ""), value)

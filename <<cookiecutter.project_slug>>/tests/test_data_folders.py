@@ -218,6 +218,17 @@ def test_an_evaluation_sees_the_split_of_its_run(photos, here, tmp_path):
     assert f"lacks 1 of 60 files of the run's split, such as {kept[0]}" in gone.stderr
 
 
+def test_paths_are_relative_to_where_they_are_typed_and_kept_absolute(photos, here, tmp_path):
+    photos.rename(tmp_path / "my, photos [1]")
+    size = (f"data.image_size={SIZE}", "data.batch_size=8", "data.num_workers=0")
+    short = ("model=mlp", "trainer.max_epochs=1", "callbacks=minimal", "logger=null", "export=null")
+    done = here("train", "data=image_folder", "data.root=my, photos [1]", *size, *short, "hydra.run.dir=run")
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "elsewhere").mkdir()
+    evaluated = here("eval", "checkpoint=../run", cwd=tmp_path / "elsewhere")
+    assert evaluated.returncode == 0, evaluated.stderr
+
+
 def test_other_data_than_the_runs_are_split_anew(photos, tmp_path, caplog):
     ready(photos).write_split(tmp_path)
     for path in sorted(photos.rglob("*.png")):
