@@ -39,6 +39,12 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
         torch.set_float32_matmul_precision(settled.get("matmul_precision", "highest"))
     check_tasks(trainer)
     on_cpu = trainer.accelerator == "cpu"
+    cores = os.cpu_count() or 1
+    if on_cpu and isinstance(trainer.devices, int) and trainer.devices > max(2, cores):
+        raise ConfigError(
+            f"trainer.devices={trainer.devices} would start so many processes on {cores} cores. Allowed: up to one for "
+            f"each core. Try trainer.devices={cores}."
+        )
     if trainer.precision == "16-mixed" and on_cpu:
         trainer.precision = "bf16-mixed"
         log.info("precision=16-mixed needs a GPU: using bf16-mixed")

@@ -49,6 +49,8 @@ HELP = "`python train.py --help` lists what can be set."
 
 def start(main: Callable[[], Any], config_name: str) -> None:
     """Check the command line, then run the door under Hydra."""
+    # Behind an override, argparse would not know it.
+    sys.argv[1:] = sorted(sys.argv[1:], key=lambda argument: argument not in ("-m", "--multirun"))
     sys.argv[1:] = [quote(absolute(argument)) for argument in switch_off(sys.argv[1:])]
     arguments = get_args_parser().parse_args()
     only_shows = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion

@@ -1,5 +1,6 @@
 """Turns `resume=` into a request to go on in the run's own directory. Used by request.py; loads no torch."""
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -41,6 +42,11 @@ def go_on(overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> l
         checkpoint = run_dir / "checkpoints" / "last.ckpt"
     else:
         run_dir, checkpoint = _find(str(asked.resume))
+        elsewhere = {"run_id", "name", "hydra.run.dir"} & _named(overrides).keys()
+        if elsewhere and (run_dir / "config.yaml").is_file():
+            raise ConfigError(
+                f"resume={shown(run_dir)} goes on in the run's own directory. Leave out {sorted(elsewhere)[0]}=."
+            )
     files = (run_dir / ".hydra" / "overrides.yaml", run_dir / "config.yaml")
     if not all(file.is_file() for file in files):
         # A run that has not begun, or a checkpoint on its own, from which a new run starts.
@@ -51,12 +57,24 @@ def go_on(overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> l
     merged = [*_without(own, (*PLACE, *_named(new))), *new, *place]
     before, after = compose([*_without(own, PLACE), *place]), compose(merged)
     refuse_another_run(plain(before, resolve=False), plain(after, resolve=False), run_dir)
+    results = run_dir / "results.json"
+    if results.is_file():
+        _check_length(json.loads(results.read_text(encoding="utf-8")), after)
     same_length = all(before.trainer[key] == after.trainer[key] for key in LENGTH)
-    if (run_dir / "results.json").is_file() and same_length:
+    if results.is_file() and same_length:
         more = f"trainer.max_epochs={2 * max(1, before.trainer.max_epochs or 1)}"
         print(f"{shown(run_dir)} is finished: there is nothing to do. To train on, type a new length, such as {more}.")
         sys.exit(0)
     return [*merged, f"resume={checkpoint if checkpoint.is_file() else 'auto'}"]
+
+
+def _check_length(results: dict[str, Any], asked: DictConfig) -> None:
+    for key, done in {"max_epochs": results["epochs"], "max_steps": results["steps"]}.items():
+        if asked.trainer[key] is not None and 0 <= asked.trainer[key] < done:
+            raise ConfigError(
+                f"trainer.{key}={asked.trainer[key]} lies behind the run, which has made {done}. "
+                f"Try trainer.{key}={2 * done}."
+            )
 
 
 def refuse_another_run(before: dict[str, Any], after: dict[str, Any], source: Path, added: bool = True) -> None:
@@ -72,7 +90,7 @@ def refuse_another_run(before: dict[str, Any], after: dict[str, Any], source: Pa
             if not name.startswith(FREE):
                 raise ConfigError(
                     f"{shown(source)} was trained with {name}={written_value(old)} and cannot go on with "
-                    f"{written_value(new)}. Leave out {name}=, or start a new run from its weights: "
+                    f"{written_value(new)}. Set {name} as it was, or start a new run from its weights: "
                     f"model.init_from={shown(source)}."
                 )
 

@@ -267,7 +267,7 @@ def summary(results: dict[str, Any]) -> str:
         reached = [f"{name} {value:.4f}" for name, value in sorted(metrics.items()) if name.startswith(f"{stage}/")]
         if reached:
             lines.append((stage, "  ".join(reached) + ("  (last epoch)" if stage == "val" else "")))
-    lines.append(("trained", f"{results['epochs']} epochs, {results['steps']} steps, {results['precision']}"))
+    lines.append(("trained", f"epochs {results['epochs']}, steps {results['steps']}, {results['precision']}"))
     lines.append(("speed", f"{speed:,.0f} training samples/s, {results['duration_s']:.1f} s in all"))
     lines.append(("run", shown(results["run_dir"])))
     commands: list[str] = []

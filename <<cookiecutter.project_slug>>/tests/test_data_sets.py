@@ -18,6 +18,8 @@ from torchvision import datasets
 
 from << cookiecutter.package_name >>.configuration import ConfigError
 from << cookiecutter.package_name >>.data import torchvision_sets
+from << cookiecutter.package_name >>.data.checks import check_splits
+from << cookiecutter.package_name >>.data.loading import InMemoryImages
 from << cookiecutter.package_name >>.data.torchvision_sets import TorchvisionDataModule
 
 
@@ -277,3 +279,11 @@ def test_a_network_learns_a_set_and_its_run_can_be_evaluated(mnist_files, no_net
     assert evaluated.returncode == 0, evaluated.stderr
     assert "(50 samples)" in evaluated.stdout
     assert "test/acc 1.0" in evaluated.stdout
+
+
+def test_too_few_images_for_a_validation_split_are_refused():
+    train = InMemoryImages(torch.zeros(2, 1, 8, 8, dtype=torch.uint8), torch.arange(2))
+    with pytest.raises(
+        ConfigError, match=r"too few images for a val split \(train 2\)\. Add images, or try another share"
+    ):
+        check_splits({"train": train}, ("a", "b"))

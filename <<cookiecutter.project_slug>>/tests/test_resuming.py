@@ -167,6 +167,25 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(run, here):
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
 
 
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        (
+            "trainer.max_epochs=1",
+            "trainer.max_epochs=1 lies behind the run, which has made 2. Try trainer.max_epochs=4.",
+        ),
+        ("run_id=other", "goes on in the run's own directory. Leave out run_id=."),
+    ],
+)
+def test_a_request_that_a_run_cannot_follow_changes_nothing(typed, told, run, here):
+    folder, _ = run("finished")
+    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+    done = here("train", f"resume={folder}", typed)
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
 def test_auto_begins_goes_on_and_ends_by_one_command(here, project):
     command = (*QUICK, "name=safe", "run_id=to-repeat", "resume=auto")
     for _ in range(2):

@@ -266,6 +266,13 @@ def test_the_seed_reaches_python_numpy_and_torch(run, monkeypatch):
     assert all(one != other for one, other in zip(drawn[0], drawn[2], strict=True))
 
 
+def test_more_processes_than_cores_are_refused(here, tmp_path):
+    done = here("train", *QUICK, "trainer.accelerator=cpu", "trainer.devices=5000", f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert "trainer.devices=5000 would start so many processes on" in done.stderr
+    assert "Try trainer.devices=" in done.stderr
+
+
 def test_sharing_a_model_out_needs_cuda_and_names_the_alternative(here, tmp_path):
     done = here("train", *QUICK, "strategy=fsdp", "trainer.accelerator=cpu", f"hydra.run.dir={tmp_path / 'run'}")
     assert done.returncode == 2
@@ -432,7 +439,8 @@ def test_a_failure_exits_1_and_leaves_its_traceback_in_the_log(here, tmp_path, m
 
 
 def test_a_grid_has_a_directory_for_each_job(here, project):
-    done = here("train", "-m", "seed=1,2", *QUICK, "name=grid", "run_id=pair")
+    # Wherever -m stands.
+    done = here("train", "seed=1,2", *QUICK, "-m", "name=grid", "run_id=pair")
     assert done.returncode == 0, done.stdout + done.stderr
     grid = project / "logs" / "grid" / "sweeps" / "pair"
     assert {path.name for path in grid.iterdir() if path.is_dir()} == {"0", "1"}

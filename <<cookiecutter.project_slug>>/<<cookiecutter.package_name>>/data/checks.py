@@ -28,6 +28,12 @@ def check_splits(splits: dict[str, Images], class_names: tuple[str, ...]) -> Non
         ConfigError: a split is empty, there is one class only, or a label has no class or no image to learn it from.
     """
     sizes = ", ".join(f"{name} {len(split)}" for name, split in splits.items())
+    for name in ("train", "val"):
+        if name not in splits:
+            raise ConfigError(
+                f"There are too few images for a {name} split ({sizes or 'none at all'}). Add images, or try another "
+                "share, such as data.val_fraction=0.5."
+            )
     for name, split in splits.items():
         if len(split) == 0:
             raise ConfigError(
