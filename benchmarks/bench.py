@@ -18,7 +18,7 @@ from typing import Any
 
 from measuring import HERE, Row, generate
 
-SUBJECTS = ("resnet18", "mlp", "digits", "data_path", "inference", "generation", "startup")
+SUBJECTS = ("resnet18", "mlp", "checkpoints", "digits", "data_path", "inference", "generation", "startup")
 RESULTS, TABLE = HERE / "results.json", HERE / "RESULTS.md"
 PACKAGES = ("torch", "lightning")
 
@@ -32,7 +32,7 @@ def measured(subject: str) -> dict[str, Any]:
         "rows": [asdict(row) for row in rows],
         "rounds": module.ROUNDS,
         "threads": module.THREADS or "all",
-        "overrides": shlex.join(getattr(module, "OVERRIDES", ())),
+        "overrides": shlex.join(getattr(module, "OVERRIDES", ())).replace(f"{HERE.parent}/", ""),
         "date": datetime.now(UTC).date().isoformat(),
         "command": shlex.join(["python", "benchmarks/bench.py", *sys.argv[1:]]),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, {platform.system()}",

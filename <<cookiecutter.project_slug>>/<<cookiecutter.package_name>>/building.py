@@ -97,7 +97,7 @@ def _without(config: DictConfig, *names: str) -> DictConfig:
     return OmegaConf.masked_copy(config, [str(key) for key in config if key not in names])
 
 
-def check_targets(config: Any) -> None:
+def check_targets(config: Any, *more_kinds: type) -> None:
     """Refuse a configuration that names anything but the kinds a checkpoint may name.
 
     The object behind a name is judged, not the name: a trusted module that imports `os` makes nothing else of it.
@@ -116,7 +116,7 @@ def check_targets(config: Any) -> None:
     for target in _targets(config):
         package = target.split(".")[0] if isinstance(target, str) else ""
         try:
-            if package in TRUSTED_PACKAGES and _is_trusted(get_object(target)):
+            if package in TRUSTED_PACKAGES and _is_trusted(get_object(target), *more_kinds):
                 continue
         except (ImportError, AttributeError) as error:
             raise ConfigError(
@@ -152,7 +152,7 @@ def _strings(node: Any) -> Iterator[str]:
         yield node
 
 
-def _is_trusted(target: Any) -> bool:
+def _is_trusted(target: Any, *more_kinds: type) -> bool:
     if inspect.isclass(target):
-        return issubclass(target, TRUSTED_KINDS)
+        return issubclass(target, (*TRUSTED_KINDS, *more_kinds))
     return inspect.isfunction(target) and target.__module__.startswith(TRUSTED_BUILDERS)

@@ -22,7 +22,7 @@ from lightning.pytorch.loggers import Logger
 from omegaconf import DictConfig, OmegaConf
 from torch import Tensor
 
-from .building import build, build_model
+from .building import build, build_model, check_targets
 from .callbacks.end_of_run import EndOfRun
 from .callbacks.last_checkpoint import LastCheckpoint
 from .callbacks.signals import StopOnSignal
@@ -45,6 +45,9 @@ def train(config: DictConfig) -> None:
     quiet_libraries()
     run_dir = Path(HydraConfig.get().runtime.output_dir).absolute()
     settled = fit_to_machine(config)
+    if config.resume is not None:
+        # A run directory repeats what it holds, and it may have come from anywhere, as a checkpoint may.
+        check_targets(plain(config), Logger)
     # A file, or `auto` for a run that ended before its first checkpoint.
     resumed = read_checkpoint(config.resume) if config.resume not in (None, "auto") else None
     if resumed is not None:

@@ -157,6 +157,21 @@ def test_another_model_is_refused_with_both_values(stopped, here):
     assert {path: path.stat().st_mtime_ns for path in stopped.rglob("*")} == before
 
 
+@pytest.mark.parametrize(
+    "override",
+    ["+logger.x={_target_: builtins.open, mode: w, file: MARK}", "+callbacks.x={_target_: os.mkdir, path: MARK}"],
+)
+def test_a_run_directory_from_a_stranger_cannot_run_code(override, stopped, here, tmp_path):
+    mark = tmp_path / "mark"
+    overrides = stopped / ".hydra" / "overrides.yaml"
+    crafted = override.replace("MARK", str(mark))
+    overrides.write_text(f"{overrides.read_text(encoding='utf-8')}- '{crafted}'\n", encoding="utf-8")
+    done = here("train", f"resume={stopped}", "logger=csv")
+    assert done.returncode == 2, done.stderr
+    assert "Nothing of it was run" in done.stderr
+    assert not mark.exists()
+
+
 def test_a_finished_run_says_that_there_is_nothing_to_do(run, here):
     folder, _ = run("finished")
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
