@@ -132,6 +132,7 @@ def test_a_cache_that_was_killed_half_way_is_made_anew(ready, monkeypatch, decod
             ready()
     (left,) = entries(tmp_path)
     assert left.endswith(".unfinished")
+    (tmp_path / "caches" / "of another folder.unfinished").mkdir()
     finished = ready()
     (entry,) = entries(tmp_path)
     assert entry == left.removesuffix(".unfinished")
