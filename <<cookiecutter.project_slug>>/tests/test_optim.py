@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -191,8 +193,9 @@ def test_each_schedule_follows_its_formula_over_the_real_steps(name, epochs, bat
 def test_each_schedule_follows_its_formula_on_two_processes(name, compose, tmp_path):
     cfg = compose("model=linear", f"scheduler={name}", "optimizer=sgd", "optimizer.lr=0.1")
     settings = {"limit_train_batches": 5, "accumulate_grad_batches": 3, "max_epochs": 2}
-    # Forked, not started anew: eleven schedules take seconds.
-    fitted(cfg, name == "reduce_on_plateau", tmp_path, strategy="ddp_fork", devices=2, **settings)
+    # Forked, not started anew: eleven schedules take seconds. Lightning leaves ranks and ports in the environment.
+    with patch.dict(os.environ):
+        fitted(cfg, name == "reduce_on_plateau", tmp_path, strategy="ddp_fork", devices=2, **settings)
     for rank in (0, 1):
         used = json.loads((tmp_path / f"{rank}.json").read_text(encoding="utf-8"))
         # Batches 3 and 5 of each epoch end in a step.
