@@ -65,7 +65,7 @@ def soak(project: Path, folder: Path, kills: int, seed: int, overrides: list[str
     while killed < kills and not ended:
         went_on += last.is_file()
         # A save takes a few milliseconds of a step: some moments lie within one.
-        ended = kill(start(project, cut, overrides), last, moments.randint(0, 3), moments.uniform(0, 0.1))
+        ended = kill(start(project, cut, overrides), last, moments.randint(1, 3), moments.uniform(0, 0.1))
         killed += not ended
     if not ended:
         assert start(project, cut, overrides).wait() == 0, (folder / "cut.txt").read_text(encoding="utf-8")
