@@ -2,6 +2,7 @@
 
 import logging
 import random
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -29,7 +30,7 @@ MEASURED_FILES = 1000
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
-class ImageDataModule(LightningDataModule):
+class ImageDataModule(LightningDataModule, ABC):
     """
     Attributes:
         batch_size: samples of one training step over all devices.
@@ -80,9 +81,9 @@ class ImageDataModule(LightningDataModule):
                     f"got {self.fold}. Try data.fold=0."
                 )
 
+    @abstractmethod
     def read_splits(self) -> tuple[dict[str, Images], tuple[str, ...]]:
         """Give the splits train, val and, where there is one, test, and the names of the classes."""
-        raise NotImplementedError
 
     def setup(self, stage: str | None = None) -> None:
         if self.splits:
