@@ -17,6 +17,7 @@ from torch import Tensor
 from .building import build_model, check_targets
 from .configuration import ConfigError, RunError, find_checkpoint, plain, run_of_checkpoint, shown
 from .data.spec import DataSpec
+from .masking import masked
 from .models.image_classifier import CHECKPOINT_FORMAT, ImageClassifier
 
 
@@ -63,6 +64,7 @@ class Checkpoint:
     config: DictConfig
     data_spec: DataSpec
     state_dict: dict[str, Tensor]
+    epoch: int  # epochs that were trained to their end
     step: int  # optimizer steps that were made
 
     def build_model(self) -> ImageClassifier:
@@ -80,7 +82,7 @@ class Checkpoint:
 
 def plain_model(config: DictConfig, data_spec: DataSpec, state_dict: dict[str, Tensor]) -> ImageClassifier:
     """Build a model in float32 on the CPU, ready to evaluate; no switch of training wraps or compiles its network."""
-    asked, config = plain(config), config.copy()
+    asked, config = masked(plain(config)), config.copy()
     if "pretrained" in config.model.net:
         # The weights are at hand; no others are downloaded.
         config.model.net.pretrained = False
@@ -126,6 +128,7 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             config=OmegaConf.create(config),
             data_spec=DataSpec.from_dict(content["data_spec"]),
             state_dict=content["state_dict"],
+            epoch=content.get("epoch", 0),
             step=content.get("global_step", 0),
         )
     except (TypeError, RecursionError, OmegaConfBaseException) as error:

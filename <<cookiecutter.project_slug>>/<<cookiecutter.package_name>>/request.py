@@ -36,6 +36,7 @@ from .configuration import (
     shown,
 )
 from .contradictions import check_together
+from .masking import refuse_secrets
 from .resuming import go_on
 
 # Groups whose files change others. What they write is held against the files that they change.
@@ -227,6 +228,7 @@ def _check_training(asked: DictConfig, overrides: list[str]) -> None:
         wanted = option is not None and (options or any(given.startswith(f"{group}=") for given in overrides))
         if wanted and option not in options and not group.startswith("hydra/"):
             raise ConfigError(_choice_message(group, option, options))
+    refuse_secrets(plain(asked, resolve=False))
     shipped = _shipped("train", *(f"{group}={choices[group]}" for group in choices if _is_shipped(group, choices)))
     declared = declarations(_chosen_files(choices))
     compare(plain(asked, resolve=False), plain(shipped, resolve=False), declared)

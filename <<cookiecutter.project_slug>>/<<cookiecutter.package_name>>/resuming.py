@@ -59,7 +59,8 @@ def go_on(overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> l
     refuse_another_run(plain(before, resolve=False), plain(after, resolve=False), run_dir)
     results = run_dir / "results.json"
     if results.is_file():
-        _check_length(json.loads(results.read_text(encoding="utf-8")), after)
+        made = json.loads(results.read_text(encoding="utf-8"))
+        refuse_shorter_run(after, epochs=made["epochs"], steps=made["steps"])
     same_length = all(before.trainer[key] == after.trainer[key] for key in LENGTH)
     if results.is_file() and same_length:
         more = f"trainer.max_epochs={2 * max(1, before.trainer.max_epochs or 1)}"
@@ -68,11 +69,19 @@ def go_on(overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> l
     return [*merged, f"resume={checkpoint if checkpoint.is_file() else 'auto'}"]
 
 
-def _check_length(results: dict[str, Any], asked: DictConfig) -> None:
-    for key, done in {"max_epochs": results["epochs"], "max_steps": results["steps"]}.items():
+def refuse_shorter_run(asked: DictConfig, epochs: int, steps: int) -> None:
+    """
+    Args:
+        epochs: that the run has trained to their end.
+        steps: of the optimizer that it has made.
+
+    Raises:
+        ConfigError: the length that is asked for lies behind the run.
+    """
+    for key, unit, done in (("max_epochs", "epoch", epochs), ("max_steps", "step", steps)):
         if asked.trainer[key] is not None and 0 <= asked.trainer[key] < done:
             raise ConfigError(
-                f"trainer.{key}={asked.trainer[key]} lies behind the run, which has made {done}. "
+                f"trainer.{key}={asked.trainer[key]} lies behind the run, which is at {unit} {done}. "
                 f"Try trainer.{key}={2 * done}."
             )
 

@@ -17,6 +17,7 @@ from typing import IO, Any
 import torch
 
 from .configuration import PROJECT_ROOT, ConfigError
+from .masking import mask
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +72,7 @@ def _link_latest(run_dir: Path) -> None:
 def environment() -> dict[str, Any]:
     """Describe what is needed to repeat a run: command, code, versions, host and devices."""
     return {
-        "command": shlex.join([sys.executable, *sys.argv]),
+        "command": mask(shlex.join([sys.executable, *sys.argv])),
         "directory": str(Path.cwd()),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "git_commit": _git("rev-parse", "HEAD"),
@@ -92,7 +93,7 @@ def _git(*arguments: str) -> str | None:
         done = subprocess.run(command, capture_output=True, text=True, errors="replace", timeout=10, check=False)
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return done.stdout.strip() if done.returncode == 0 else None
+    return mask(done.stdout.strip()) if done.returncode == 0 else None
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:

@@ -31,10 +31,11 @@ from .checkpoints import AtomicCheckpointIO, plain_model, read_checkpoint
 from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
 from .console import quiet_libraries
 from .machine import fit_to_machine
+from .masking import masked
 from .metrics_table import MetricsTable
 from .models.image_classifier import ImageClassifier
 from .models.switches import switch_on
-from .resuming import refuse_another_run
+from .resuming import refuse_another_run, refuse_shorter_run
 from .run_directory import open_run_directory, write_json
 
 log = logging.getLogger(__name__)
@@ -44,14 +45,15 @@ def train(config: DictConfig) -> None:
     started = perf_counter()
     quiet_libraries()
     run_dir = Path(HydraConfig.get().runtime.output_dir).absolute()
-    settled = fit_to_machine(config)
+    asked, settled = masked(plain(config)), fit_to_machine(config)
     if config.resume is not None:
         # A run directory repeats what it holds, and it may have come from anywhere, as a checkpoint may.
         check_targets(plain(config), Logger)
     # A file, or `auto` for a run that ended before its first checkpoint.
     resumed = read_checkpoint(config.resume) if config.resume not in (None, "auto") else None
     if resumed is not None:
-        refuse_another_run(plain(resumed.config), plain(config), resumed.path, added=False)
+        refuse_another_run(plain(resumed.config), asked, resumed.path, added=False)
+        refuse_shorter_run(settled, resumed.epoch, resumed.step)
         settled.model.init_from = None
     seed_everything(settled.seed, workers=True, verbose=False)
 
@@ -66,7 +68,7 @@ def train(config: DictConfig) -> None:
     if settled.model.class_weights:
         model.weigh_classes(datamodule.class_weights())
     # The checkpoint carries what was asked: another machine settles `auto` for itself.
-    model.config = plain(config)
+    model.config = asked
     check_monitor(settled.monitor, model.metric_names)
 
     throughput, signals = Throughput(), StopOnSignal()
@@ -80,7 +82,7 @@ def train(config: DictConfig) -> None:
     if trainer.is_global_zero:
         lock = open_run_directory(run_dir, again=config.resume is not None)
         datamodule.write_split(run_dir)
-        OmegaConf.save(settled, run_dir / "config.yaml", resolve=True)
+        OmegaConf.save(masked(plain(settled)), run_dir / "config.yaml")
         log.info("run directory: %s", shown(run_dir))
     trainer.loggers = build_loggers(settled, run_dir, model.config, done_steps=resumed.step if resumed else 0)
 

@@ -187,7 +187,7 @@ def test_a_finished_run_says_that_there_is_nothing_to_do(run, here):
     [
         (
             "trainer.max_epochs=1",
-            "trainer.max_epochs=1 lies behind the run, which has made 2. Try trainer.max_epochs=4.",
+            "trainer.max_epochs=1 lies behind the run, which is at epoch 2. Try trainer.max_epochs=4.",
         ),
         ("run_id=other", "goes on in the run's own directory. Leave out run_id=."),
     ],
@@ -199,6 +199,20 @@ def test_a_request_that_a_run_cannot_follow_changes_nothing(typed, told, run, he
     assert done.returncode == 2
     assert told in done.stderr
     assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+
+
+@pytest.mark.parametrize(
+    ("typed", "told"),
+    [
+        ("trainer.max_epochs=0", "lies behind the run, which is at epoch 1. Try trainer.max_epochs=2."),
+        ("trainer.max_steps=5", "lies behind the run, which is at step 8. Try trainer.max_steps=16."),
+    ],
+)
+def test_an_unfinished_run_cannot_end_before_the_place_it_has_reached(typed, told, stopped, here):
+    done = here("train", f"resume={stopped}", typed)
+    assert done.returncode == 2, done.stderr
+    assert f"{typed} {told}" in done.stderr
+    assert here("train", f"resume={stopped}", "trainer.max_epochs=2", "trainer.max_steps=-1").returncode == 0
 
 
 def test_auto_begins_goes_on_and_ends_by_one_command(here, project):
@@ -428,10 +442,12 @@ def test_a_preempted_job_goes_back_into_the_queue_and_goes_on(project, tmp_path)
         "MASTER_ADDR": "127.0.0.1",
     }  # fmt: skip
     quick = [*QUICK, "trainer.accelerator=cpu", "callbacks.early_stopping=null", "name=cluster"]
+    # The same command each time, and long enough for the signal to find it at work.
+    quick += ["trainer.max_epochs=3000"]
     last = project / "logs" / "cluster" / "slurm-77" / "checkpoints" / "last.ckpt"
     job = ["bash", str(project / "scripts" / "train.sbatch"), *quick]
     quiet = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "env": environment}
-    with subprocess.Popen([*job, "trainer.max_epochs=3000"], **quiet) as first:
+    with subprocess.Popen(job, **quiet) as first:
         while first.poll() is None and not last.exists():
             time.sleep(0.02)
         os.kill(int((tmp_path / "srun").read_text()), signal.SIGUSR1)

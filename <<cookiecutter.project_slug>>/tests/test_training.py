@@ -195,6 +195,16 @@ def test_every_run_has_a_place_of_its_own_and_latest_links_to_the_newest(run, he
     assert list(latest.parent.glob(".latest*")) == []
 
 
+@pytest.mark.slow
+def test_runs_of_one_name_that_start_together_have_a_directory_each(project):
+    command = [sys.executable, str(project / "train.py"), *QUICK, "name=together"]
+    started = [subprocess.Popen(command, stdout=subprocess.DEVNULL) for _ in range(4)]
+    assert [process.wait(timeout=300) for process in started] == [0, 0, 0, 0]
+    runs = list((project / "logs" / "together").iterdir())
+    assert len({json.loads((run / "results.json").read_text(encoding="utf-8"))["run_dir"] for run in runs}) == 4
+    assert (project / "logs" / "latest").resolve() in runs
+
+
 # The checkpoint.
 
 
