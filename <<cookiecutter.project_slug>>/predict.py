@@ -17,7 +17,7 @@ def main() -> None:
     )
     parser.add_argument("--output", type=Path, help="default: predictions.csv")
     parser.add_argument("--format", choices=("csv", "jsonl"), help="default: by the suffix of the output")
-    parser.add_argument("--top-k", type=int, default=1, help="classes to name for each image")
+    parser.add_argument("--top-k", type=int, default=1, help="classes to name for each image, all at most")
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--strict", action="store_true", help="exit with 1 if an image cannot be read")
     asked = parser.parse_args()

@@ -18,7 +18,7 @@ from typing import Any
 
 from measuring import HERE, Row, generate
 
-SUBJECTS = ("resnet18", "mlp", "digits", "data_path", "inference", "generation", "startup")
+SUBJECTS = ("resnet18", "checkpoints", "mlp", "digits", "data_path", "inference", "generation", "startup")
 RESULTS, TABLE = HERE / "results.json", HERE / "RESULTS.md"
 PACKAGES = ("torch", "lightning")
 

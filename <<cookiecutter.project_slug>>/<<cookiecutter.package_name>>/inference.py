@@ -23,7 +23,10 @@ import numpy as np
 
 from .configuration import ConfigError, find_checkpoint
 from .data.images import SUFFIXES, read_image
+from .data.listing import is_shown
 
+# Of tables, and what becomes of a name that is not valid UTF-8: it keeps its bytes, but in JSON it is escaped.
+KINDS = {"csv": "surrogateescape", "jsonl": "backslashreplace"}
 # Paths, and their images as uint8 (N, C, H, W).
 Batch = tuple[list[Path], np.ndarray]
 
@@ -121,8 +124,7 @@ def find_images(inputs: list[str]) -> list[Path]:
 
 def _images_below(folder: Path) -> Iterator[Path]:
     for path in folder.rglob("*"):
-        hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if path.suffix.lower() in SUFFIXES and path.is_file() and not hidden:
+        if path.suffix.lower() in SUFFIXES and path.is_file() and all(map(is_shown, path.relative_to(folder).parts)):
             yield path
 
 
@@ -140,8 +142,13 @@ def predict(
     for name, value in {"--top-k": top_k, "--batch-size": batch_size}.items():
         if value < 1:
             raise ConfigError(f"{name} must be at least 1, got {value}. Try {name} 1.")
-    kind = kind or ("jsonl" if output is not None and output.suffix == ".jsonl" else "csv")
-    output = output or Path(f"predictions.{kind}")
+    output = output or Path(f"predictions.{kind or 'csv'}")
+    kind = kind or output.suffix.removeprefix(".")
+    if kind not in KINDS:
+        raise ConfigError(
+            f"{output} does not say what to write. Allowed: {', '.join(f'.{known}' for known in KINDS)}, or any name "
+            f"with --format. Try --output {output.with_suffix('.csv').name}."
+        )
     paths = find_images(inputs)
     classifier = load_classifier(model)
     class_names = classifier.data_spec["class_names"]
@@ -175,11 +182,9 @@ def _table(output: Path, kind: str, header: list[str]) -> Iterator[Callable[[lis
     """Give a function that writes a row. The table has its name once it is whole."""
     unfinished = output.with_name(f".{output.name}.unfinished")
     try:
-        if output.is_dir():
-            raise IsADirectoryError(0, "it is a folder")
-        # A file name that is not valid UTF-8 keeps its bytes; in JSON, which has to be UTF-8, it is escaped.
-        errors = {"csv": "surrogateescape", "jsonl": "backslashreplace"}[kind]
-        file = unfinished.open("w", newline="", encoding="utf-8", errors=errors)
+        if output.exists() and not output.is_file():
+            raise OSError(0, "it is a folder or a device")
+        file = unfinished.open("w", newline="", encoding="utf-8", errors=KINDS[kind])
     except OSError as error:
         raise ConfigError(
             f"{output} cannot be written: {error.strerror}. A file in a folder that exists and that you may write to "

@@ -309,6 +309,13 @@ def test_a_table_that_cannot_be_used_is_refused(table, header, lines, message):
         ready(index=str(table(lines, header)))
 
 
+def test_a_table_in_another_encoding_is_named_as_that(table):
+    index = table(["a.png,rot"])
+    index.write_text(index.read_text(encoding="utf-8"), encoding="utf-16")
+    with pytest.raises(ConfigError, match=r"index\.csv is no UTF-8 text\. Save it as CSV in UTF-8\. Its lines look"):
+        ready(index=str(index))
+
+
 def test_a_table_that_is_missing_is_named(tmp_path):
     with pytest.raises(ConfigError, match=r"data\.index=.*nowhere\.csv cannot be read: .*No such file"):
         ready(index=str(tmp_path / "nowhere.csv"))
@@ -358,7 +365,7 @@ def one_image_of_each(root):
     [
         (shutil.rmtree, r"data\.root=.*my photos does not exist\. A folder of images is allowed\. Try data\.root=DIR"),
         (empty_class, r"class folder .*my photos/leer holds no image\. Allowed: files ending in .*Fill or remove"),
-        (single_class, r"one class only, grün, and nothing to tell apart\. At least two are needed"),
+        (single_class, r"one class only, grün, and nothing to tell it from\. .*Add images of another"),
         (class_only_in_val, r"No training image shows rot, but val/rot/00\.png of the val split does"),
         (other_folder_beside_train, r"holds the folder train beside blau, grün, rot\. Allowed beside train: val, test"),
         (no_classes, r"my photos holds no folders with images\. A folder for each class is needed.*data=csv"),

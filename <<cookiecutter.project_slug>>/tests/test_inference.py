@@ -97,7 +97,7 @@ def test_a_checkpoint_file_and_its_run_give_the_same_table(here, predict, pictur
 
 def test_folders_are_searched_through_without_hidden_and_other_files(predict, tmp_path, digits):
     folder = tmp_path / "tree"
-    for name in ("b.png", "a/z.JPG", "a/deep/y.tiff", ".hidden.png", ".cache/x.png", "a/.thumbs/w.png"):
+    for name in ("b.png", "a/z.JPG", "a/deep/y.tiff", ".hidden.png", ".cache/x.png", "__MACOSX/w.png"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         kind = "jpeg" if name.endswith("JPG") else None
         Image.fromarray(digits.images[0, 0].numpy()).save(folder / name, format=kind)
@@ -344,8 +344,20 @@ def test_the_table_lies_where_the_command_was_typed_by_default(here, pictures, t
             ("no/table.csv cannot be written", "A file in a folder that exists", "Try --output predictions.csv"),
         ),
         (
-            ["RUN", "PICTURES", "--output", "empty"],
-            ("empty cannot be written: it is a folder", "A file in", "Try --output predictions.csv"),
+            ["RUN", "PICTURES", "--output", "empty", "--format", "csv"],
+            ("empty cannot be written: it is a folder or a device", "A file in", "Try --output predictions.csv"),
+        ),
+        (
+            ["RUN", "PICTURES", "--output", "/dev/null"],
+            ("/dev/null does not say what to write", "Allowed: .csv, .jsonl", "Try --output null.csv"),
+        ),
+        (
+            ["RUN", "PICTURES", "--output", "/dev/null", "--format", "csv"],
+            ("/dev/null cannot be written: it is a folder or a device", "A file in", "Try --output predictions.csv"),
+        ),
+        (
+            ["RUN", "PICTURES", "--output", "table.xls"],
+            ("table.xls does not say what to write", "any name with --format", "Try --output table.csv"),
         ),
     ],
 )

@@ -48,7 +48,8 @@ def check_splits(splits: dict[str, Images], class_names: tuple[str, ...]) -> Non
             )
     if len(class_names) < 2:
         raise ConfigError(
-            f"There is one class only, {', '.join(class_names)}, and nothing to tell apart. At least two are needed."
+            f"There is one class only, {', '.join(class_names)}, and nothing to tell it from. At least two are "
+            "needed. Add images of another."
         )
     seen = {name: set(split.labels.tolist()) for name, split in splits.items()}
     for name in seen.keys() - {"train"}:

@@ -58,10 +58,11 @@ def list_folder(root: Path) -> list[LabelledFile]:
 
 
 def _subfolders(folder: Path) -> list[str]:
-    return sorted(entry.name for entry in os.scandir(folder) if _is_shown(entry.name) and entry.is_dir())
+    return sorted(entry.name for entry in os.scandir(folder) if is_shown(entry.name) and entry.is_dir())
 
 
-def _is_shown(name: str) -> bool:
+def is_shown(name: str) -> bool:
+    """Say whether a file or folder of this name is somebody's own."""
     return not name.startswith(".") and name not in JUNK
 
 
@@ -86,12 +87,12 @@ def _images(folder: Path) -> Iterator[str]:
     # Links to folders are followed, each folder once: a link to a parent would never end.
     seen = set()
     for parent, folders, names in os.walk(folder, followlinks=True):
-        folders[:] = filter(_is_shown, folders)
+        folders[:] = filter(is_shown, folders)
         if os.path.realpath(parent) in seen:
             folders.clear()
             continue
         seen.add(os.path.realpath(parent))
-        yield from (f"{parent}{os.sep}{name}" for name in names if _is_shown(name) and name.lower().endswith(SUFFIXES))
+        yield from (f"{parent}{os.sep}{name}" for name in names if is_shown(name) and name.lower().endswith(SUFFIXES))
 
 
 def read_index(index: Path) -> list[LabelledFile]:
@@ -109,6 +110,8 @@ def read_index(index: Path) -> list[LabelledFile]:
             columns = table.fieldnames or []
     except (OSError, csv.Error) as error:
         raise ConfigError(f"data.index={index} cannot be read: {error}. {example}") from error
+    if "\0" in "".join(columns):
+        raise ConfigError(f"data.index={index} is no UTF-8 text. Save it as CSV in UTF-8. {example}")
     if not {"path", "label"} <= set(columns):
         raise ConfigError(f"data.index={index} has the columns {', '.join(columns) or 'none'}. {example}")
     files, lines = [], dict[str, int]()
