@@ -4,6 +4,9 @@ The project's own logs/ is never touched: doors run in a copy of the project, an
 """
 
 import contextlib
+import copy
+import functools
+import gc
 import io
 import json
 import logging
@@ -23,6 +26,7 @@ from unittest.mock import patch
 import hydra
 import pytest
 from hydra import initialize_config_dir
+from hydra._internal.hydra import Hydra
 from omegaconf import DictConfig
 
 from << cookiecutter.package_name >> import configuration as shared
@@ -35,6 +39,8 @@ PACKAGE = "<< cookiecutter.package_name >>"
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "")
 # The tensors are tiny: on a busy machine several threads wait for each other longer than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A full collection walks over all that torch has loaded, which takes longer than many a test.
+gc.set_threshold(100_000, 50, 100)
 
 # What would tie a test to the shell, the job or the account it runs in.
 FOREIGN = ("HYDRA_", "LOCAL_RANK", "PL_", "RANK", "SLURM_", "TORCHELASTIC_", "TRAINING_RUN_DIR", "WANDB_", "WORLD_SIZE")
@@ -84,20 +90,28 @@ def project(
     """Give a copy of the project, which this process takes for the project, too."""
     from << cookiecutter.package_name >> import run_directory
 
-    copy = copy_project(tmp_path_factory.mktemp("projects") / "a prüject")
-    with patch.object(shared, "PROJECT_ROOT", copy), patch.object(run_directory, "PROJECT_ROOT", copy):
-        yield copy
+    clone = copy_project(tmp_path_factory.mktemp("projects") / "a prüject")
+    with patch.object(shared, "PROJECT_ROOT", clone), patch.object(run_directory, "PROJECT_ROOT", clone):
+        yield clone
+
+
+@pytest.fixture(scope="session", autouse=True)
+def quick_hydra() -> Iterator[None]:
+    """Do not compose every run once more to read its hydra.mode, which no file sets."""
+    with patch.object(Hydra, "get_mode", return_value=None):
+        yield
+
+
+@functools.cache
+def composed(*overrides: str) -> DictConfig:
+    with initialize_config_dir(config_dir=str(shared.CONFIG_DIR), version_base="1.3"):
+        return hydra.compose("train", switch_off(list(overrides)))
 
 
 @pytest.fixture
 def compose() -> Callable[..., DictConfig]:
     """Compose configs/train.yaml: `compose("trainer=ddp", "export=null")`."""
-
-    def with_overrides(*overrides: str) -> DictConfig:
-        with initialize_config_dir(config_dir=str(shared.CONFIG_DIR), version_base="1.3"):
-            return hydra.compose("train", switch_off(list(overrides)))
-
-    return with_overrides
+    return lambda *overrides: copy.deepcopy(composed(*overrides))
 
 
 @pytest.fixture(scope="session")
@@ -170,36 +184,10 @@ def here(start_here: Door, tmp_path: Path) -> Door:
     return run
 
 
-def needs_the_trained_run(item: pytest.Item) -> bool:
-    return "trained_run" in getattr(item, "fixturenames", ())
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put tests that read the trained run behind the others: it trains meanwhile."""
-    items.sort(key=needs_the_trained_run)
-
-
-@pytest.fixture(scope="session", autouse=True)
-def training(
-    request: pytest.FixtureRequest, project: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[subprocess.Popen[str] | None]:
-    """Start to train the default model for three epochs, into a folder with a blank and an umlaut, if it is needed."""
-    if not any(map(needs_the_trained_run, request.session.items)):
-        yield None
-        return
-    folder = tmp_path_factory.mktemp("trained")
-    command = [sys.executable, str(project / "train.py"), f"hydra.run.dir='{folder / 'a rün'}'", "trainer.max_epochs=3"]
-    pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(command, cwd=folder, text=True, encoding="utf-8", **pipes) as process:
-        yield process
-        process.kill()
-
-
 @pytest.fixture(scope="session")
-def trained_run(training: subprocess.Popen[str]) -> TrainedRun:
-    """Wait for the one run that all tests read."""
-    out, err = training.communicate(timeout=300)
-    assert training.returncode == 0, out + err
-    path = Path(training.args[2].partition("=")[2].strip("'"))
-    done = CompletedProcess(training.args, training.returncode, out, err)
+def trained_run(start_here: Door, tmp_path_factory: pytest.TempPathFactory) -> TrainedRun:
+    """Train the default model for three epochs, into a folder with a blank and an umlaut: what all tests read."""
+    path = tmp_path_factory.mktemp("trained") / "a rün"
+    done = start_here("train", f"hydra.run.dir='{path}'", "trainer.max_epochs=3", cwd=path.parent)
+    assert done.returncode == 0, done.stdout + done.stderr
     return TrainedRun(path, done, json.loads((path / "results.json").read_text(encoding="utf-8")))

@@ -37,21 +37,31 @@ NAMED = [
 ]
 
 
-@pytest.mark.parametrize("option", OPTIONS)
-def test_every_option_of_every_group_composes(option, compose):
-    cfg = OmegaConf.to_container(compose(option), resolve=True)
+def not_composed(option, cfg):
+    """Give the keys of an option's file that a configuration lacks."""
+    cfg = OmegaConf.to_container(cfg, resolve=True)
     group, _, name = option.partition("=")
     shipped = yaml.safe_load((CONFIG_DIR / group / f"{name}.yaml").read_text(encoding="utf-8"))
     # Options whose header is `# @package trainer` write there; the others below their group.
     written = {**cfg, **cfg["trainer"], **(cfg.get(group) or {})}
-    assert set(shipped) - {"defaults"} <= set(written)
+    return set(shipped) - {"defaults"} - set(written)
 
 
-@pytest.mark.parametrize("option", [option for option in OPTIONS if option != "strategy=fsdp"])
-def test_everything_that_an_option_names_can_be_built(option, compose, tmp_path):
+# What needs no CUDA; test_loggers.py starts wandb, which takes seconds, in a run.
+BUILT = [
+    pytest.param(option, marks=pytest.mark.slow) if option == "logger=wandb" else option
+    for option in OPTIONS
+    if option != "strategy=fsdp"
+]
+
+
+@pytest.mark.parametrize("option", BUILT)
+def test_every_option_composes_and_what_it_names_can_be_built(option, compose, tmp_path):
     # One wandb run at a time.
     others = [] if option.startswith("logger=") else ["logger=csv"]
-    settled = fit_to_machine(compose(option, *others, *NEEDED.get(option, [])))
+    cfg = compose(option, *others, *NEEDED.get(option, []))
+    assert not_composed(option, cfg) == set()
+    settled = fit_to_machine(cfg)
     assert build(settled.data) is not None
     spec = DataSpec(class_names=("a", "b"), channels=3, image_size=32, mean=(0.5,) * 3, std=(0.5,) * 3)
     assert build_model(settled, spec).net is not None
@@ -66,6 +76,7 @@ def test_everything_that_an_option_names_can_be_built(option, compose, tmp_path)
 
 def test_sharing_a_model_out_is_an_option_where_there_is_cuda(compose):
     cfg = compose("strategy=fsdp")
+    assert not_composed("strategy=fsdp", cfg) == set()
     assert (cfg.trainer.strategy, cfg.trainer.devices) == ("fsdp", "auto")
 
 

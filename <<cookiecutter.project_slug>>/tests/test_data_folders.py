@@ -181,7 +181,7 @@ def test_training_evaluation_prediction_and_export_see_the_same_class_in_every_k
         assert f"{split}/acc 1.0000" in evaluated.stdout, evaluated.stdout + evaluated.stderr
 
 
-@pytest.mark.parametrize("names", [("a", "b", "c"), ("c", "a", "b")])
+@pytest.mark.parametrize("names", [pytest.param(("a", "b", "c"), marks=pytest.mark.slow), ("c", "a", "b")])
 def test_separable_colours_are_learned_whatever_the_order_of_class_folders(photos, names, here, tmp_path):
     for label, name in zip(COLOURS, names, strict=True):
         (photos / label).rename(photos / name)
@@ -437,6 +437,7 @@ def test_unreadable_files_are_skipped_counted_and_listed(photos, here, tmp_path)
     assert sum(sizes(again).values()) == 58
 
 
+@pytest.mark.slow
 def test_names_beyond_ascii_work_in_the_c_locale(photos, door, tmp_path):
     (photos / "rot").rename(photos / "röt 漢字")
     size = (f"data.image_size={SIZE}", "data.batch_size=8", "data.num_workers=1")

@@ -122,7 +122,9 @@ def test_evaluation_does_not_move_the_link_to_the_newest_run(evaluate, project):
     assert (project / "logs" / "latest").readlink() == before
 
 
-@pytest.mark.parametrize("override", ["data.batch_size=7", "data.batch_size=1000"])
+@pytest.mark.parametrize(
+    "override", ["data.batch_size=7", pytest.param("data.batch_size=1000", marks=pytest.mark.slow)]
+)
 def test_overrides_lie_on_top_of_the_checkpoints_configuration(evaluate, trained_run, override):
     results = results_of(evaluate(override))
     assert results["samples"] == 359

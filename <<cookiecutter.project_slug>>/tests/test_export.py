@@ -370,7 +370,9 @@ def missing(package):
     return lambda name: None if name == package else name
 
 
-@pytest.mark.parametrize("package", ["onnx", "onnxscript", "onnxruntime"])
+@pytest.mark.parametrize(
+    "package", ["onnx", *(pytest.param(name, marks=pytest.mark.slow) for name in ("onnxscript", "onnxruntime"))]
+)
 def test_a_package_that_an_export_needs_is_missed_before_training(package, here, tmp_path, monkeypatch):
     monkeypatch.setattr(writing, "find_spec", missing(package))
     done = here("train", *QUICK, f"hydra.run.dir={tmp_path / 'run'}")

@@ -102,7 +102,7 @@ def test_every_job_of_a_grid_has_a_wandb_run_of_its_own(door, project):
     assert [len(list((grid / job / "wandb").glob("offline-run-*"))) for job in ("0", "1")] == [1, 1]
 
 
-@pytest.mark.parametrize("logger", ["null", "csv"])
+@pytest.mark.parametrize("logger", ["null", pytest.param("csv", marks=pytest.mark.slow)])
 def test_the_table_of_metrics_is_always_written(here, tmp_path, logger):
     done = here("train", *QUICK, f"logger={logger}", f"hydra.run.dir={tmp_path / 'run'}")
     assert done.returncode == 0, done.stderr

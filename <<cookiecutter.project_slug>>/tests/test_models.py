@@ -8,6 +8,7 @@ import pytest
 import torch
 import torchvision
 from lightning import Callback, Trainer
+from omegaconf import OmegaConf
 from sklearn.metrics import f1_score
 from torch.nn.functional import cross_entropy
 from torchmetrics.classification import MulticlassAccuracy, MulticlassF1Score
@@ -440,6 +441,8 @@ def test_a_checkpoint_builds_a_plain_network_whatever_switches_were_on(compose, 
     assert not any("_checkpoint" in name for name, _ in built.named_modules())
 
 
+# What the smaller ones show already.
+LARGE = ("efficientnet_v2_s", "googlenet", "maxvit_t", "resnext50_32x4d", "swin_v2_t", "wide_resnet50_2")
 FAMILIES = (
     "alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5 "
     "mobilenet_v2 mobilenet_v3_small regnet_x_400mf resnet18 resnext50_32x4d shufflenet_v2_x0_5 squeezenet1_1 swin_t "
@@ -455,11 +458,14 @@ def test_one_of_each_family_of_torchvision_is_listed():
     }
 
 
-@pytest.mark.parametrize("name", FAMILIES.split())
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in LARGE else name for name in FAMILIES.split()]
+)
 def test_networks_of_each_family_of_torchvision_train_on_any_classes(name, compose):
+    described = {**compose("model=torchvision").model.net, "name": name}
     # Shapes alone, without values: some of these have a hundred million weights.
     with torch.device("cpu" if name.startswith("regnet") else "meta"):
-        net = build(compose("model=torchvision", f"model.net.name={name}").model.net, data_spec=spec(1, 224, classes=3))
+        net = build(OmegaConf.create(described), data_spec=spec(1, 224, classes=3))
         assert net.train()(torch.zeros(2, 1, 224, 224)).shape == (2, 3)
     in_head = sum(parameter.numel() for parameter in net.head.parameters())
     assert 0 < in_head < sum(parameter.numel() for parameter in net.parameters()) / 2

@@ -172,7 +172,9 @@ def test_every_schedule_has_a_formula():
     assert sorted(FORMULAS) == options("scheduler")
 
 
-@pytest.mark.parametrize(("epochs", "batches", "accumulated"), [(2, 5, 3), (20, 4, 1)])
+@pytest.mark.parametrize(
+    ("epochs", "batches", "accumulated"), [pytest.param(2, 5, 3, marks=pytest.mark.slow), (20, 2, 1)]
+)
 @pytest.mark.parametrize("name", FORMULAS)
 def test_each_schedule_follows_its_formula_over_the_real_steps(name, epochs, batches, accumulated, compose):
     cfg = compose("model=linear", f"scheduler={name}", "optimizer=sgd", "optimizer.lr=0.1")
@@ -211,7 +213,14 @@ def test_a_plateau_lowers_the_rate_after_its_patience_in_validation_runs(compose
     assert used == pytest.approx([1e-12] * 6 + [1e-13] * 2, rel=1e-6)
 
 
-@pytest.mark.parametrize("scheduler", options("scheduler"))
+# One schedule that counts steps, and the one that waits for a metric.
+SCHEDULES = [
+    name if name in ("cosine_restarts", "reduce_on_plateau") else pytest.param(name, marks=pytest.mark.slow)
+    for name in options("scheduler")
+]
+
+
+@pytest.mark.parametrize("scheduler", SCHEDULES)
 @pytest.mark.parametrize("optimizer", options("optimizer"))
 def test_every_optimizer_trains_with_every_schedule(optimizer, scheduler, compose):
     cfg = compose("model=linear", f"optimizer={optimizer}", f"scheduler={scheduler}")

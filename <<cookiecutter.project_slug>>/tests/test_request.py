@@ -347,21 +347,27 @@ def experiment(project):
     file.unlink()
 
 
+# Each in a process of its own. The first ones show all that these rely on.
+EARLY = {
+    "train trainer.max_epoch=3": "trainer.max_epoch does not exist",
+    "train monitor=val/auroc": "is never logged",
+    "train experiment=impossible": "data.batch_size must be int >= 1, got 0",
+    "train -m scheduler=wsd scheduler.warmup_fraction=0.1,0.9 scheduler.decay_fraction=0.05,0.2": "within 1",
+    "eval checkpoint=CHECKPOINT data.batch_size=0": "data.batch_size must be int >= 1, got 0",
+}
+EARLY_TOO = {
+    "train +anything=1": "anything does not exist",
+    "train precision=fp8": "precision=fp8 does not exist",
+    "train optimizer.lr=fast": "got fast",
+    "train data.batch_size=0": "got 0",
+    "train data.batch_size=???": "has no value yet",
+    "train trainer.limit_val_batches=0": "leaves no validation",
+}
+
+
 @pytest.mark.parametrize(
     ("command", "told"),
-    {
-        "train trainer.max_epoch=3": "trainer.max_epoch does not exist",
-        "train +anything=1": "anything does not exist",
-        "train precision=fp8": "precision=fp8 does not exist",
-        "train optimizer.lr=fast": "got fast",
-        "train data.batch_size=0": "got 0",
-        "train data.batch_size=???": "has no value yet",
-        "train experiment=impossible": "data.batch_size must be int >= 1, got 0",
-        "train monitor=val/auroc": "is never logged",
-        "train trainer.limit_val_batches=0": "leaves no validation",
-        "train -m scheduler=wsd scheduler.warmup_fraction=0.1,0.9 scheduler.decay_fraction=0.05,0.2": "within 1",
-        "eval checkpoint=CHECKPOINT data.batch_size=0": "data.batch_size must be int >= 1, got 0",
-    }.items(),
+    [*EARLY.items(), *(pytest.param(*case, marks=pytest.mark.slow) for case in EARLY_TOO.items())],
 )
 def test_a_wrong_request_ends_before_torch_is_loaded_and_leaves_nothing(
     command, told, door, without_torch, project, experiment, tmp_path

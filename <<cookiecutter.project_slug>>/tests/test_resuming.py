@@ -65,7 +65,8 @@ def cut_after(run, monkeypatch):
     return train
 
 
-@pytest.mark.parametrize("batches", [4, 6])
+# In the middle of an epoch, and between two.
+@pytest.mark.parametrize("batches", [4, pytest.param(6, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "job",
     [
@@ -400,6 +401,7 @@ def test_a_rank_that_fails_takes_the_others_down_with_its_own_error_on_screen(ra
     assert "rank is out of luck" in done.stderr
 
 
+@pytest.mark.slow
 def test_two_processes_never_go_on_with_one_run_at_once(stopped, project, here):
     process = start(project, stopped, "optimizer.lr=0.002", "resume=auto", "trainer.max_epochs=3000")
     while process.poll() is None and not (stopped / "environment-2.json").exists():
