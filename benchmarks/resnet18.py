@@ -4,7 +4,7 @@ from functools import partial
 
 from measuring import Row, in_turn, loop, train
 
-ROUNDS, THREADS, BATCH, STEPS = 5, None, 128, 10
+ROUNDS, THREADS, BATCH, STEPS = 7, None, 128, 15
 OVERRIDES = (
     *("model=resnet18", "data=synthetic", "data.channels=3", "data.image_size=32", f"data.batch_size={BATCH}"),
     *(f"data.train_samples={STEPS * BATCH}", f"data.val_samples={BATCH}", f"data.test_samples={BATCH}"),

@@ -1,5 +1,6 @@
 """Reads a checkpoint: weights, the run's configuration and the data's specification, from the file alone."""
 
+import inspect
 import math
 import pickle
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 import torch
+from hydra.utils import get_object
 from lightning.pytorch.plugins.io import TorchCheckpointIO
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -16,9 +18,46 @@ from torch import Tensor
 
 from .building import build_model, check_targets
 from .configuration import ConfigError, RunError, find_checkpoint, plain, run_of_checkpoint, shown
+from .data.datamodule import ImageDataModule
 from .data.spec import DataSpec
 from .masking import masked
 from .models.image_classifier import CHECKPOINT_FORMAT, ImageClassifier
+
+# Types of what is used without a further look. `[dict]` is a list of them, at least one; `{str: dict}` holds them under
+# any names, and what is None there is switched off.
+BUILT = {"_target_": str}
+READ: dict[str, Any] = {
+    "state_dict": {str: object},
+    "config": {
+        "seed": int,
+        "trainer": {"accelerator": str, "devices": object, "num_nodes": int, "precision": str, "strategy": str},
+        "data": BUILT,
+        "optimizer": BUILT,
+        "scheduler": BUILT,
+        "model": {**BUILT, "net": BUILT, "loss": BUILT, "metrics": {str: BUILT}, "train_metrics": list},
+    },
+    "data_spec": {"class_names": list, "channels": int, "image_size": int, "mean": list, "std": list},
+}
+# What a run needs beyond that to go on. Lightning passes over some parts that are missing and begins them anew.
+COUNT = {"ready": int, "started": int, "processed": int, "completed": int}
+RESUMED: dict[str, Any] = {
+    "pytorch-lightning_version": str,
+    "epoch": int,
+    "global_step": int,
+    "total_steps": int,
+    "callbacks": {str: dict},
+    "loops": {
+        "fit_loop": {
+            "epoch_progress": {"total": COUNT, "current": COUNT},
+            "epoch_loop.batch_progress": {"total": COUNT, "current": COUNT, "is_last_batch": bool},
+            "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": {"total": {"completed": int}}}},
+        }
+    },
+    "optimizer_states": [{"state": dict, "param_groups": [dict]}],
+    "lr_schedulers": [dict],
+    "train_metrics": [{"sums": dict, "kept": list}],
+}
+PLACE = {"epoch": int, "batches": int}
 
 
 class AtomicCheckpointIO(TorchCheckpointIO):
@@ -40,10 +79,13 @@ class AtomicCheckpointIO(TorchCheckpointIO):
             unfinished.replace(path)
         except OSError as error:
             needed = sum(part.numel() * part.itemsize for part in _tensors(checkpoint)) / 1e6
+            run_dir = shown(run_of_checkpoint(path))
+            left, command = "There is no checkpoint yet", f"hydra.run.dir={run_dir} resume=auto"
+            if any(Path(path).parent.glob("*.ckpt")):
+                left, command = "The checkpoint before it is whole", f"resume={run_dir}"
             raise RunError(
                 f"{shown(path)} could not be written: {error.strerror}. It needs about {math.ceil(needed)} MB. "
-                "The checkpoint before it is whole. Make room or the folder writable, and go on with: "
-                f"python train.py resume={shown(run_of_checkpoint(path))}"
+                f"{left}. Make room or the folder writable, and go on with: python train.py {command}"
             ) from error
         finally:
             unfinished.unlink(missing_ok=True)
@@ -92,11 +134,15 @@ def plain_model(config: DictConfig, data_spec: DataSpec, state_dict: dict[str, T
     return model.eval()
 
 
-def read_checkpoint(path: str | Path) -> Checkpoint:
+def read_checkpoint(path: str | Path, resume: bool = False) -> Checkpoint:
     """Read a run directory's best checkpoint or a checkpoint file.
 
+    Args:
+        resume: a run is to go on from it.
+
     Raises:
-        ConfigError: there is none, it was not made by this project, or it names code that is not trusted.
+        ConfigError: there is none, it was not made by this project, it names code that is not trusted, or a part of it
+            is missing.
     """
     file = find_checkpoint(path)
     try:
@@ -108,9 +154,10 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
             "A checkpoint written by this project's train.py is allowed. Try logs/latest."
         ) from error
     found = content.get("format", CHECKPOINT_FORMAT) if isinstance(content, dict) else None
-    if isinstance(content, dict) and found != CHECKPOINT_FORMAT:
+    # As a number, True is 1.
+    if isinstance(content, dict) and (type(found) is not int or found != CHECKPOINT_FORMAT):
         raise ConfigError(
-            f"{file} has format {found}; this code reads format {CHECKPOINT_FORMAT}. "
+            f"{file} has format {found!r}; this code reads format {CHECKPOINT_FORMAT}. "
             "Bring back the code with which it was trained."
         )
     parts = ("state_dict", "config", "data_spec")
@@ -123,13 +170,56 @@ def read_checkpoint(path: str | Path) -> Checkpoint:
     config = {key: value for key, value in content["config"].items() if key != "logger"}
     try:
         check_targets(config)
-        return Checkpoint(
-            path=file,
-            config=OmegaConf.create(config),
-            data_spec=DataSpec.from_dict(content["data_spec"]),
-            state_dict=content["state_dict"],
-            epoch=content.get("epoch", 0),
-            step=content.get("global_step", 0),
-        )
+        readable, data_spec = OmegaConf.create(config), DataSpec.from_dict(content["data_spec"])
     except (TypeError, RecursionError, OmegaConfBaseException) as error:
         raise ConfigError(f"{file} holds a configuration that cannot be read: {error}. Try logs/latest.") from error
+    wrong = next(_misfits(content, READ), None)
+    if wrong:
+        raise ConfigError(
+            f"{file} is not as a run writes it: {wrong}. A checkpoint written by this project's train.py is allowed. "
+            "Try logs/latest."
+        )
+    if resume:
+        _check_resumable(content, file)
+    return Checkpoint(
+        path=file,
+        config=readable,
+        data_spec=data_spec,
+        state_dict=content["state_dict"],
+        epoch=content.get("epoch", 0),
+        step=content.get("global_step", 0),
+    )
+
+
+def _check_resumable(content: dict[str, Any], file: Path) -> None:
+    parts = RESUMED
+    datamodule = get_object(content["config"]["data"]["_target_"])
+    if inspect.isclass(datamodule) and issubclass(datamodule, ImageDataModule):
+        parts = {**parts, datamodule.__qualname__: PLACE}
+    if "metrics" in content:
+        parts = {**parts, "metrics": dict}
+    wrong = next(_misfits(content, parts), None)
+    if wrong:
+        raise ConfigError(
+            f"A run cannot go on from {file}: {wrong}. A last.ckpt as train.py writes it is allowed. To start a new run "
+            f"from its weights, try model.init_from={shown(file)}."
+        )
+
+
+def _misfits(found: Any, wanted: Any, name: str = "") -> Iterator[str]:
+    """Say where something is missing or of another type: `config.seed is str, not int`."""
+    kind = wanted if isinstance(wanted, type) else type(wanted)
+    if found is None:
+        yield f"{name} is missing"
+    elif not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
+        yield f"{name} is {type(found).__name__}, not {kind.__name__}"
+    elif isinstance(wanted, list):
+        for position, part in enumerate(found or [None]):
+            yield from _misfits(part, wanted[0], f"{name}[{position}]")
+    elif isinstance(wanted, dict):
+        for key, part in wanted.items():
+            for own in found if key is str else [key]:
+                if not isinstance(own, str):
+                    yield f"{name} has the key {own!r}, not text"
+                elif key is not str or found[own] is not None:
+                    yield from _misfits(found.get(own), part, f"{name}.{own}".lstrip("."))

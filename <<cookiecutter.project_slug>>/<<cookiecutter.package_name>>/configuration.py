@@ -22,6 +22,12 @@ CONFIG_DIR = PROJECT_ROOT / "configs"
 # Carries the run directory to the processes that a distributed run starts.
 RUN_DIR_VARIABLE = "TRAINING_RUN_DIR"
 
+# With these, whoever starts several processes numbers them.
+RANKS = ("RANK", "LOCAL_RANK", "SLURM_PROCID")
+NUMBERS = (*RANKS, "NODE_RANK", "SLURM_LOCALID", "SLURM_NODEID", "SLURM_NTASKS", "WORLD_SIZE")
+# One of these says that somebody did.
+LAUNCHED = (RUN_DIR_VARIABLE, "TORCHELASTIC_RUN_ID", "WORLD_SIZE", "SLURM_NTASKS")
+
 
 class ConfigError(Exception):
     """A wrong request. The message says what was found, what is allowed and what to type."""
@@ -29,6 +35,40 @@ class ConfigError(Exception):
 
 class RunError(Exception):
     """A right request that failed for a reason outside the program. The message says what to do."""
+
+
+def whole_number(variable: str, default: int = 0) -> int:
+    """Read a variable of the environment.
+
+    Raises:
+        ConfigError: it holds something else.
+    """
+    value = os.environ.get(variable, str(default))
+    if not value.isdecimal():
+        raise ConfigError(
+            f"{variable}={value} stands in the environment. A whole number is allowed. Try: unset {variable}"
+        )
+    return int(value)
+
+
+def check_launcher() -> None:
+    """
+    Raises:
+        ConfigError: what the environment says of this process and its like cannot be so.
+    """
+    numbers = {variable: whole_number(variable) for variable in NUMBERS if variable in os.environ}
+    if numbers.get("SLURM_NTASKS", 1) > 1 and "SLURM_PROCID" in numbers and "SLURM_JOB_ID" not in os.environ:
+        raise ConfigError(
+            f"SLURM_NTASKS={numbers['SLURM_NTASKS']} and SLURM_PROCID={numbers['SLURM_PROCID']} stand in the "
+            "environment without SLURM_JOB_ID. srun sets all three. Try: unset SLURM_NTASKS SLURM_PROCID"
+        )
+    stale = [rank for rank in RANKS if numbers.get(rank, 0) > 0]
+    if stale and not any(variable in os.environ for variable in LAUNCHED):
+        # It would train, and as one process of many leave it to the first to say and write anything.
+        raise ConfigError(
+            f"{stale[0]}={numbers[stale[0]]} stands in the environment, and no launcher started this process: it sets "
+            f"{' or '.join(LAUNCHED[1:])}, too. Try: unset {' '.join(stale)}"
+        )
 
 
 @functools.cache
@@ -42,14 +82,14 @@ def new_run_id() -> str:
                 "Add --rdzv-id=NAME to torchrun, or run_id=NAME to the command."
             )
         return f"torchrun-{job}"
-    if int(os.environ.get("SLURM_NTASKS", "1")) > 1 and "SLURM_PROCID" in os.environ:
+    if whole_number("SLURM_NTASKS", 1) > 1 and "SLURM_PROCID" in os.environ:
         return f"slurm-{os.environ['SLURM_JOB_ID']}-{os.environ.get('SLURM_STEP_ID', '0')}"
     return f"{datetime.now():%Y-%m-%d_%H-%M-%S}-{secrets.token_hex(3)}"
 
 
 def is_child_process() -> bool:
     """Say whether another process of the same run started this one."""
-    return RUN_DIR_VARIABLE in os.environ and int(os.environ.get("LOCAL_RANK", "0")) > 0
+    return RUN_DIR_VARIABLE in os.environ and whole_number("LOCAL_RANK") > 0
 
 
 def run_dir(name: str, run_id: str) -> str:

@@ -2,11 +2,12 @@
 
 import logging
 import os
+import socket
 
 import torch
 from omegaconf import DictConfig, ListConfig, OmegaConf
 
-from .configuration import ConfigError, plain
+from .configuration import ConfigError, plain, whole_number
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +39,7 @@ def fit_to_machine(config: DictConfig) -> DictConfig:
     if trainer.accelerator in ("cuda", "gpu"):
         torch.set_float32_matmul_precision(settled.get("matmul_precision", "highest"))
     check_tasks(trainer)
+    check_port(trainer)
     on_cpu = trainer.accelerator == "cpu"
     cores = os.cpu_count() or 1
     if on_cpu and isinstance(trainer.devices, int) and trainer.devices > max(2, cores):
@@ -71,11 +73,60 @@ def check_tasks(trainer: DictConfig) -> None:
     Raises:
         ConfigError: SLURM started another number of tasks than there are to be processes.
     """
-    tasks = int(os.environ.get("SLURM_NTASKS", "1")) if "SLURM_PROCID" in os.environ else 1
-    on_a_node = len(trainer.devices) if isinstance(trainer.devices, ListConfig) else int(trainer.devices)
-    if tasks > 1 and tasks != on_a_node * trainer.num_nodes:
+    tasks = whole_number("SLURM_NTASKS", 1) if "SLURM_PROCID" in os.environ else 1
+    processes = count_processes(trainer)
+    if tasks > 1 and tasks != processes:
         raise ConfigError(
             f"SLURM started {tasks} tasks, and trainer.devices={trainer.devices} on trainer.num_nodes="
-            f"{trainer.num_nodes} makes {on_a_node * trainer.num_nodes}: each task would train alone, or on a part of "
+            f"{trainer.num_nodes} makes {processes}: each task would train alone, or on a part of "
             f"the data. Try strategy=ddp trainer.devices={tasks // max(1, trainer.num_nodes)}."
         )
+
+
+def check_port(trainer: DictConfig) -> None:
+    """
+    Raises:
+        ConfigError: the processes that this one is to start could not meet at MASTER_PORT.
+    """
+    launched = any(variable in os.environ for variable in ("LOCAL_RANK", "TORCHELASTIC_RUN_ID", "SLURM_NTASKS"))
+    alone = trainer.strategy == "auto" and count_processes(trainer) == 1
+    # Only the first node listens.
+    if "MASTER_PORT" not in os.environ or launched or alone or whole_number("NODE_RANK") > 0:
+        return
+    port = whole_number("MASTER_PORT")
+    reason = _why_not(port)
+    if reason:
+        raise ConfigError(
+            f"MASTER_PORT={port} stands in the environment, and the processes of this run cannot meet there: {reason}. "
+            "A free port between 1024 and 65535 is allowed; without the variable one is found. Try: unset MASTER_PORT"
+        )
+
+
+def _why_not(port: int) -> str | None:
+    if not 0 < port < 65536:
+        return "it is no port"
+    try:
+        socket.create_server(("", port)).close()
+    except OSError as error:
+        return os.strerror(error.errno or 0)
+    return None
+
+
+def count_processes(trainer: DictConfig) -> int:
+    """Count those of all nodes.
+
+    Raises:
+        ConfigError: `trainer.devices` is text that names no devices.
+    """
+    chosen = trainer.devices
+    if isinstance(chosen, str):
+        # "2" is two devices, "0,1" are those with these numbers, "2," is one.
+        numbers = chosen.replace(" ", "").split(",")
+        if not numbers[0] or not all(number.isdecimal() for number in numbers if number):
+            raise ConfigError(
+                f"trainer.devices={chosen} names no devices. Allowed: auto, how many, or their numbers. "
+                "Try trainer.devices=auto."
+            )
+        chosen = [number for number in numbers if number] if len(numbers) > 1 else int(numbers[0])
+    count: int = chosen if isinstance(chosen, int) else len(chosen)
+    return count * int(trainer.num_nodes)

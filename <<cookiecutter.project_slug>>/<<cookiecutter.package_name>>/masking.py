@@ -34,15 +34,36 @@ def refuse_secrets(config: Mapping[str, Any], prefix: str = "") -> None:
 
 def masked(node: Any) -> Any:
     """Give a configuration whose interpolations are computed without the secrets in it."""
+    return _masked(node, _secrets())
+
+
+def _masked(node: Any, secrets: list[str]) -> Any:
     if isinstance(node, dict):
-        secret = {key: _IS_SECRET.search(str(key)) and isinstance(value, str) for key, value in node.items()}
-        return {key: MASK if secret[key] else masked(value) for key, value in node.items()}
-    return [masked(value) for value in node] if isinstance(node, list) else node
+        return {key: _masked_entry(str(key), value, secrets) for key, value in node.items()}
+    if isinstance(node, list):
+        return [_masked(value, secrets) for value in node]
+    return _without(secrets, node) if isinstance(node, str) else node
+
+
+def _masked_entry(key: str, value: Any, secrets: list[str]) -> Any:
+    if isinstance(value, str) and _IS_SECRET.search(key):
+        return MASK
+    # A class is no secret, even where somebody's password is a part of its name.
+    return value if key == "_target_" else _masked(value, secrets)
+
+
+def _secrets() -> list[str]:
+    """Give the values of the environment's secrets, those that contain others first."""
+    found = [value for name, value in os.environ.items() if _IS_SECRET.search(name) and len(value) >= 8]
+    return sorted(found, key=len, reverse=True)
+
+
+def _without(secrets: list[str], text: str) -> str:
+    for secret in secrets:
+        text = text.replace(secret, MASK)
+    return text
 
 
 def mask(text: str) -> str:
     """Hide what looks like a secret, and the values of the environment's secrets, wherever they stand in a text."""
-    for name, value in os.environ.items():
-        if _IS_SECRET.search(name) and len(value) >= 8:
-            text = text.replace(value, MASK)
-    return _WRITTEN.sub(rf"\1{MASK}", text)
+    return _WRITTEN.sub(rf"\1{MASK}", _without(_secrets(), text))

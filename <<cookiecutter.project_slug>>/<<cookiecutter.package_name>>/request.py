@@ -69,6 +69,8 @@ def start(main: Callable[[], Any], config_name: str) -> None:
                 check(arguments.config_name or config_name, overrides)
     except ConfigError as error:
         refuse(error)
+    except KeyboardInterrupt:
+        sys.exit(130)
     if not only_shows and any(int(os.environ.get(rank, "0")) > 0 for rank in ("RANK", "LOCAL_RANK", "SLURM_PROCID")):
         # One process speaks for all; the others are heard when something is wrong.
         sys.argv.append("hydra.job_logging.root.level=WARNING")

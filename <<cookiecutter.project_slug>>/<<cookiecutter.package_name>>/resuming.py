@@ -10,15 +10,18 @@ import yaml
 from omegaconf import DictConfig, OmegaConf
 
 from .comparison import written_value
-from .configuration import ConfigError, find_checkpoint, plain, shown
+from .configuration import CONFIG_DIR, ConfigError, find_checkpoint, plain, shown
 
 # What made a run's weights what they are cannot change on the way, except for the second line's parts of it.
-FIXED = ("seed", "monitor", "mode", "data", "model", "optimizer", "scheduler", "trainer.accumulate_grad_batches")
+FIXED = ("seed", "monitor", "mode", "data", "model", "optimizer", "scheduler", "trainer.accumulate_grad_batches",
+         "callbacks.ema")  # fmt: skip
 FREE = ("data.cache", "data.index", "data.num_workers", "data.pin_memory", "data.root", "model.channels_last",
         "model.compile", "model.gradient_checkpointing", "model.init_from", "optimizer.fused")  # fmt: skip
 LENGTH = ("max_epochs", "max_steps", "max_time")
 # Of the command line and not of the run.
 PLACE = ("hydra.run.dir", "name", "resume", "run_id")
+# In the run directory: what was asked, and what came of it.
+OVERRIDES, CONFIG = Path(".hydra") / "overrides.yaml", Path("config.yaml")
 
 
 def go_on(overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> list[str]:
@@ -28,8 +31,8 @@ def go_on(overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> l
     changes.
 
     Raises:
-        ConfigError: there is nothing to resume, or a new override would make it another run.
-        SystemExit: the run is finished; exit code 0.
+        ConfigError: there is nothing to resume, it is damaged, or a new override would make it another run.
+        SystemExit: the run is finished; exit code 0, or 1 if it ended with errors.
     """
     # The new overrides may only make sense on top of the run's own.
     asked = compose([text for name, text in _named(overrides).items() if name in (*PLACE, "debug", "experiment")])
@@ -43,30 +46,106 @@ def go_on(overrides: list[str], compose: Callable[[list[str]], DictConfig]) -> l
     else:
         run_dir, checkpoint = _find(str(asked.resume))
         elsewhere = {"run_id", "name", "hydra.run.dir"} & _named(overrides).keys()
-        if elsewhere and (run_dir / "config.yaml").is_file():
+        if elsewhere and _has_begun(run_dir):
             raise ConfigError(
                 f"resume={shown(run_dir)} goes on in the run's own directory. Leave out {sorted(elsewhere)[0]}=."
             )
-    files = (run_dir / ".hydra" / "overrides.yaml", run_dir / "config.yaml")
-    if not all(file.is_file() for file in files):
+    if not _has_begun(run_dir):
         # A run that has not begun, or a checkpoint on its own, from which a new run starts.
         return overrides if asked.resume == "auto" else [*_without(overrides, ("resume",)), f"resume={checkpoint}"]
-    own, stored = yaml.safe_load(files[0].read_text(encoding="utf-8")), OmegaConf.load(files[1])
-    place = [f"name={stored.name}", f"run_id={stored.run_id}", f"hydra.run.dir={run_dir}"]
-    new = _without(overrides, PLACE)
-    merged = [*_without(own, (*PLACE, *_named(new))), *new, *place]
-    before, after = compose([*_without(own, PLACE), *place]), compose(merged)
+    own, place = _read_request(run_dir)
+    merged = _merge(own, _without(overrides, PLACE), place, compose)
+    before, after = compose([*own, *place]), compose(merged)
     refuse_another_run(plain(before, resolve=False), plain(after, resolve=False), run_dir)
-    results = run_dir / "results.json"
-    if results.is_file():
-        made = json.loads(results.read_text(encoding="utf-8"))
-        refuse_shorter_run(after, epochs=made["epochs"], steps=made["steps"])
-    same_length = all(before.trainer[key] == after.trainer[key] for key in LENGTH)
-    if results.is_file() and same_length:
-        more = f"trainer.max_epochs={2 * max(1, before.trainer.max_epochs or 1)}"
-        print(f"{shown(run_dir)} is finished: there is nothing to do. To train on, type a new length, such as {more}.")
-        sys.exit(0)
+    results = _read_results(run_dir)
+    if results is not None:
+        refuse_shorter_run(after, epochs=results["epochs"], steps=results["steps"])
+        if all(before.trainer[key] == after.trainer[key] for key in LENGTH):
+            _say_that_it_is_finished(run_dir, results, before)
     return [*merged, f"resume={checkpoint if checkpoint.is_file() else 'auto'}"]
+
+
+def _has_begun(run_dir: Path) -> bool:
+    return all((run_dir / name).is_file() for name in (OVERRIDES, CONFIG))
+
+
+def _read_request(run_dir: Path) -> tuple[list[str], list[str]]:
+    """Give the overrides that made a run what it is, and those that say where it lies."""
+    own = _read(run_dir / OVERRIDES, lambda text: yaml.load(text, Loader=yaml.BaseLoader))
+    if not isinstance(own, list) or not all(isinstance(text, str) for text in own):
+        raise _damaged(run_dir / OVERRIDES, "it is no list of overrides")
+    config = _read(run_dir / CONFIG, lambda text: yaml.load(text, Loader=yaml.BaseLoader))
+    names = {key: config.get(key) if isinstance(config, dict) else None for key in ("name", "run_id")}
+    if not all(isinstance(name, str) and "${" not in name for name in names.values()):
+        raise _damaged(run_dir / CONFIG, "it names no run")
+    # How Hydra works is not the run's: out of a stranger's run directory it could run code before anything is checked.
+    own = [text for name, text in _named(own).items() if not name.startswith(("hydra.", "hydra/"))]
+    return _without(own, PLACE), [*(f"{key}={name}" for key, name in names.items()), f"hydra.run.dir={run_dir}"]
+
+
+def _merge(
+    own: list[str], new: list[str], place: list[str], compose: Callable[[list[str]], DictConfig]
+) -> list[str]:
+    """Lay new overrides over a run's own. Under a group that is chosen anew, own ones stay where their keys do."""
+    added = {name for name, text in _named(own).items() if text.startswith("+")}
+    # What was added once is still an addition.
+    new = [f"++{text}" if name in added and text[0] not in "+~" else text for name, text in _named(new).items()]
+    chosen = tuple(f"{name}." for name in _named(new) if (CONFIG_DIR / name).is_dir())
+    kept = _without(own, tuple(_named(new)))
+    below = [text for text in kept if text.lstrip("+~").startswith(chosen)]
+    if below:
+        config = compose([*(text for text in kept if text not in below), *new, *place])
+        kept = [text for text in kept if text not in below or _has_place(text, config)]
+    return [*kept, *new, *place]
+
+
+def _has_place(override: str, config: DictConfig) -> bool:
+    key = override.partition("=")[0]
+    path = key.lstrip("+~")
+    parent, _, name = path.rpartition(".")
+    found = OmegaConf.select(config, parent)
+    return isinstance(found, DictConfig) and (key.startswith("+") or name in found)
+
+
+def _read_results(run_dir: Path) -> dict[str, Any] | None:
+    """Give what a run left at its end; None before."""
+    file = run_dir / "results.json"
+    if not file.exists():
+        return None
+    results = _read(file, json.loads)
+    kinds = {"epochs": int, "steps": int, "errors": list}
+    if not isinstance(results, dict) or not all(isinstance(results.get(key), kind) for key, kind in kinds.items()):
+        raise _damaged(file, "it is no result of a run")
+    return results
+
+
+def _read(file: Path, parse: Callable[[str], Any]) -> Any:
+    try:
+        return parse(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as error:
+        raise _damaged(file, " ".join(str(error).split())) from error
+
+
+def _damaged(file: Path, reason: str) -> ConfigError:
+    cure = "Move it away to go on without it" if file.name == "results.json" else "Bring back what it was"
+    run_dir = file.parent if file.parent.name != ".hydra" else file.parent.parent
+    return ConfigError(
+        f"{shown(file)} is damaged: {reason}. {cure}, or start a new run from the weights: "
+        f"model.init_from={shown(run_dir)}."
+    )
+
+
+def _say_that_it_is_finished(run_dir: Path, results: dict[str, Any], config: DictConfig) -> None:
+    if results["errors"]:
+        print(
+            f"\nError: {shown(run_dir)} is finished, with errors: {'; '.join(map(str, results['errors']))} "
+            f"Its checkpoint can still be exported: python export.py checkpoint={shown(run_dir)}",
+            file=sys.stderr,
+        )
+        sys.exit(1)
+    more = f"trainer.max_epochs={2 * max(1, config.trainer.max_epochs or 1)}"
+    print(f"{shown(run_dir)} is finished: there is nothing to do. To train on, type a new length, such as {more}.")
+    sys.exit(0)
 
 
 def refuse_shorter_run(asked: DictConfig, epochs: int, steps: int) -> None:
@@ -105,12 +184,14 @@ def refuse_another_run(before: dict[str, Any], after: dict[str, Any], source: Pa
 
 
 def _find(given: str) -> tuple[Path, Path]:
-    """Give run directory and checkpoint file; for a checkpoint on its own, the folder that holds it."""
+    """Give run directory and checkpoint file, which a run that has begun may lack; for a lone checkpoint, its folder."""
     path = Path(given).expanduser().absolute()
     if path.is_dir():
         path = path.resolve()
-        last = path / "checkpoints" / "last.ckpt"
-        return path, last if last.is_file() else find_checkpoint(path)
+        last, best = (path / "checkpoints" / f"{name}.ckpt" for name in ("last", "best"))
+        if last.is_file() or (_has_begun(path) and not best.is_file()):
+            return path, last
+        return path, find_checkpoint(path)
     file = find_checkpoint(path)
     return (file.parent.parent if file.parent.name == "checkpoints" else file.parent), file
 

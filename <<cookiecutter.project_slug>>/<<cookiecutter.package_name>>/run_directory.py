@@ -11,10 +11,13 @@ import subprocess
 import sys
 from datetime import UTC, datetime
 from importlib.metadata import version
+from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
 import torch
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig, OmegaConf
 
 from .configuration import PROJECT_ROOT, ConfigError
 from .masking import mask
@@ -42,8 +45,10 @@ def open_run_directory(run_dir: Path, again: bool) -> IO[str]:
     except BlockingIOError as error:
         lock.close()
         raise ConfigError(f"{run_dir}: another process is writing this run. Wait for its end, or stop it.") from error
-    names = ("environment.json", *(f"environment-{number}.json" for number in range(2, 1_000_000)))
-    file = next(run_dir / name for name in names if not again or not (run_dir / name).exists())
+    names = ("environment.json" if number == 1 else f"environment-{number}.json" for number in count(1))
+    starts, file = next(
+        (starts, run_dir / name) for starts, name in enumerate(names) if not again or not (run_dir / name).exists()
+    )
     try:
         with file.open("x", encoding="utf-8") as opened:
             json.dump(environment(), opened, indent=2)
@@ -52,8 +57,24 @@ def open_run_directory(run_dir: Path, again: bool) -> IO[str]:
             f"{run_dir} already holds a run, and two runs never share a directory. Leave out run_id= and "
             f"hydra.run.dir=, or give names that are not taken. To go on with it: resume={run_dir}."
         ) from error
+    results = run_dir / "results.json"
+    if results.exists():
+        # It says that the run is finished, which it is no longer.
+        results.replace(run_dir / f"results-{starts}.json")
     _link_latest(run_dir)
     return lock
+
+
+def record_request(run_dir: Path, asked: DictConfig, settled: DictConfig) -> None:
+    """Write what was asked as Hydra does, but once the request is known to be possible, and what came of it."""
+    (run_dir / ".hydra").mkdir(exist_ok=True)
+    for name, content in {
+        ".hydra/hydra.yaml": HydraConfig.instance().cfg,
+        ".hydra/config.yaml": asked,
+        ".hydra/overrides.yaml": HydraConfig.get().overrides.task,
+        "config.yaml": settled,
+    }.items():
+        _write(run_dir / name, OmegaConf.to_yaml(content))
 
 
 def _link_latest(run_dir: Path) -> None:
@@ -97,7 +118,11 @@ def _git(*arguments: str) -> str | None:
 
 
 def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write a file that is either whole or absent, whenever the process is killed."""
+    _write(path, json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _write(path: Path, text: str) -> None:
+    # In one step: whenever the process is killed, the file is whole, the one before it, or absent.
     unfinished = path.with_name(f".{path.name}.unfinished")
-    unfinished.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    unfinished.write_text(text, encoding="utf-8")
     unfinished.replace(path)

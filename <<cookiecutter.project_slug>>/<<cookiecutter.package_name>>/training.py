@@ -36,7 +36,7 @@ from .metrics_table import MetricsTable
 from .models.image_classifier import ImageClassifier
 from .models.switches import switch_on
 from .resuming import refuse_another_run, refuse_shorter_run
-from .run_directory import open_run_directory, write_json
+from .run_directory import open_run_directory, record_request, write_json
 
 log = logging.getLogger(__name__)
 
@@ -81,8 +81,8 @@ def train(config: DictConfig) -> None:
     lock = None
     if trainer.is_global_zero:
         lock = open_run_directory(run_dir, again=config.resume is not None)
+        record_request(run_dir, config, OmegaConf.create(masked(plain(settled))))
         datamodule.write_split(run_dir)
-        OmegaConf.save(masked(plain(settled)), run_dir / "config.yaml")
         log.info("run directory: %s", shown(run_dir))
     trainer.loggers = build_loggers(settled, run_dir, model.config, done_steps=resumed.step if resumed else 0)
 
@@ -94,7 +94,7 @@ def train(config: DictConfig) -> None:
             "seed": settled.seed,
             "monitor": settled.monitor,
             **checkpoints(trainer),
-            "metrics": plain_metrics(trainer),
+            "metrics": measured_before(callbacks) | plain_metrics(trainer),
             "exports": [],
             "errors": [],
             "world_size": trainer.world_size,
@@ -110,9 +110,11 @@ def train(config: DictConfig) -> None:
             results["metrics"] |= plain_metrics(trainer)
         if trainer.is_global_zero:
             results["errors"] += diverged(results["metrics"])
-            finish(finished, datamodule, callbacks, results)
-            results["duration_s"] = perf_counter() - started
-            write_json(run_dir / "results.json", results)
+            signals.end_at_once()
+            with shell_exit_codes(trainer, signals, run_dir):
+                finish(finished, datamodule, callbacks, results)
+                results["duration_s"] = perf_counter() - started
+                write_json(run_dir / "results.json", results)
             log.info(summary(results))
     finally:
         for logger in trainer.loggers:
@@ -247,10 +249,21 @@ def diverged(metrics: dict[str, float]) -> list[str]:
     return [f"Training diverged: {', '.join(lost)}. Try a smaller optimizer.lr."] if lost else []
 
 
+def measured_before(callbacks: list[Callback]) -> dict[str, float]:
+    """Give what a resumed run had measured before it was stopped: it may have nothing left to train."""
+    last = next((entry for entry in callbacks if isinstance(entry, LastCheckpoint)), None)
+    return _of_epochs(last.metrics) if last else {}
+
+
 def plain_metrics(trainer: Trainer) -> dict[str, float]:
     """Give what was logged for whole epochs; values of single steps are in metrics.csv."""
-    logged = trainer.callback_metrics.items()
-    return {name: value.item() for name, value in logged if not name.startswith("lr-") and not name.endswith("_step")}
+    return _of_epochs({name: value.item() for name, value in trainer.callback_metrics.items()})
+
+
+def _of_epochs(metrics: dict[str, float]) -> dict[str, float]:
+    return {
+        name: value for name, value in metrics.items() if not name.startswith("lr-") and not name.endswith("_step")
+    }
 
 
 def finish(model: Any, datamodule: Any, callbacks: list[Callback], results: dict[str, Any]) -> None:

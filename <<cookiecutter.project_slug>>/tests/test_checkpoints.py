@@ -5,6 +5,7 @@ import errno
 import json
 import os
 import pickle
+import re
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from omegaconf import OmegaConf
 
 from << cookiecutter.package_name >> import run_directory
 from << cookiecutter.package_name >>.building import build, check_targets
-from << cookiecutter.package_name >>.checkpoints import AtomicCheckpointIO, read_checkpoint
+from << cookiecutter.package_name >>.checkpoints import RESUMED, AtomicCheckpointIO, read_checkpoint
 from << cookiecutter.package_name >>.configuration import ConfigError, RunError
 
 OWN_MODULE = run_directory.__name__
@@ -206,10 +207,22 @@ def test_a_checkpoint_is_in_its_place_only_once_it_is_whole(tmp_path, monkeypatc
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(TorchCheckpointIO, "save_checkpoint", half)
-    with pytest.raises(RunError, match=r"last\.ckpt could not be written: No space left on device"):
+    with pytest.raises(RunError, match=r"last\.ckpt could not be written: No space left on device") as told:
         AtomicCheckpointIO().save_checkpoint({"weights": torch.zeros(3)}, path)
+    assert "The checkpoint before it is whole." in str(told.value)
     assert torch.load(path, weights_only=True)["weights"].tolist() == [1, 1, 1]
     assert [file.name for file in tmp_path.iterdir()] == ["last.ckpt"]
+
+
+def test_a_first_checkpoint_that_cannot_be_written_leaves_none_and_says_so(tmp_path, monkeypatch):
+    def full(self, checkpoint, path, storage_options=None):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(TorchCheckpointIO, "save_checkpoint", full)
+    (tmp_path / "checkpoints").mkdir()
+    with pytest.raises(RunError, match=r"There is no checkpoint yet\. Make room") as told:
+        AtomicCheckpointIO().save_checkpoint({}, tmp_path / "checkpoints" / "last.ckpt")
+    assert f"hydra.run.dir={tmp_path} resume=auto" in str(told.value)
 
 
 def test_a_checkpoint_of_another_project_is_refused(here, tmp_path):
@@ -257,3 +270,130 @@ def test_a_network_of_torchvision_can_be_built():
     config = {"_target_": "torchvision.models.resnet18", "num_classes": 3}
     check_targets(config)
     assert build(OmegaConf.create(config)).fc.out_features == 3
+
+
+# Parts that are missing or of another type.
+
+
+def at(path, value):
+    """Give nested dicts that hold a value at `config.model.net`."""
+    for key in reversed(path.split(".")):
+        value = {key: value}
+    return value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        *((f"config.{part}", None, "is missing") for part in ("data", "optimizer", "scheduler", "trainer", "model")),
+        *((f"config.model.{part}", None, "is missing") for part in ("net", "loss", "metrics", "train_metrics")),
+        ("config.data._target_", None, "is missing"),
+        ("config.model", "cnn", "is str, not dict"),
+        ("config.model.net", "cnn", "is str, not dict"),
+        ("config.model.metrics.acc", "MulticlassAccuracy", "is str, not dict"),
+        ("config.seed", "abc", "is str, not int"),
+        ("config.seed", True, "is bool, not int"),
+        ("config.trainer.num_nodes", "two", "is str, not int"),
+        ("data_spec.channels", "one", "is str, not int"),
+    ],
+)
+def test_a_part_that_is_missing_or_of_another_type_is_named(path, value, told, crafted):
+    with pytest.raises(ConfigError, match=rf"is not as a run writes it: {re.escape(path)} {told}\."):
+        read_checkpoint(crafted(**at(path, value)))
+
+
+@pytest.mark.parametrize("name", ["eval", "export", "predict"])
+@pytest.mark.parametrize("part", ["config.data", "config.model.net", "state_dict"])
+def test_every_door_ends_with_one_message_about_a_checkpoint_in_disorder(name, part, here, crafted, tmp_path):
+    path = crafted(**(at(part, None) if part != "state_dict" else {"state_dict": {0: torch.zeros(1)}}))
+    (tmp_path / "picture.png").write_bytes(b"")
+    done = here(name, *([path, tmp_path / "picture.png"] if name == "predict" else [f"checkpoint={path}"]))
+    assert done.returncode == 2
+    assert f"crafted.ckpt is not as a run writes it: {part} " in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+def test_a_metric_that_was_switched_off_is_no_part_that_is_missing(crafted):
+    read_checkpoint(crafted(config={"model": {"metrics": {"f1": None}}})).build_model()
+
+
+@pytest.mark.parametrize("found", [1.0, True, "1", 2])
+def test_only_the_number_of_this_format_is_read(found, crafted):
+    with pytest.raises(ConfigError, match=rf"has format {found!r}; this code reads format 1\."):
+        read_checkpoint(crafted(format=found))
+
+
+# What a run goes on from.
+
+
+@pytest.fixture
+def changed(trained_run, tmp_path):
+    """Write the trained run's last checkpoint with one part changed, without the run around it; give its path."""
+
+    def write(part, change):
+        content = torch.load(trained_run.path / "checkpoints" / "last.ckpt", weights_only=True)
+        *path, last = part
+        holder = content
+        for key in path:
+            holder = holder[key]
+        if change is None:
+            del holder[last]
+        else:
+            holder[last] = change
+        torch.save(content, tmp_path / "changed.ckpt")
+        return tmp_path / "changed.ckpt"
+
+    return write
+
+
+def test_a_whole_checkpoint_can_be_resumed(trained_run):
+    for name in ("best", "last"):
+        read_checkpoint(trained_run.path / "checkpoints" / f"{name}.ckpt", resume=True)
+
+
+@pytest.mark.parametrize("part", [*RESUMED, "DigitsDataModule"])
+def test_a_run_goes_on_from_all_parts_of_a_checkpoint_or_not_at_all(part, changed):
+    path = changed([part], None)
+    with pytest.raises(ConfigError, match=rf"cannot go on from .*changed\.ckpt: {part} is missing\.") as told:
+        read_checkpoint(path, resume=True)
+    assert "try model.init_from=" in str(told.value)
+    # Its weights are there.
+    assert read_checkpoint(path).build_model()
+
+
+@pytest.mark.parametrize(
+    ("part", "change", "told"),
+    [
+        (["callbacks"], [], "callbacks is list, not dict"),
+        (["callbacks", "EarlyStopping"], "x", "callbacks.EarlyStopping is str, not dict"),
+        (["loops"], [], "loops is list, not dict"),
+        (["loops", "fit_loop"], {}, "loops.fit_loop.epoch_progress is missing"),
+        (["loops", "fit_loop", "epoch_progress", "current"], {}, "epoch_progress.current.ready is missing"),
+        (["optimizer_states"], {}, "optimizer_states is dict, not list"),
+        (["optimizer_states"], [], "optimizer_states[0] is missing"),
+        (["optimizer_states", 0], "x", "optimizer_states[0] is str, not dict"),
+        (["lr_schedulers"], [], "lr_schedulers[0] is missing"),
+        (["lr_schedulers", 0], 3, "lr_schedulers[0] is int, not dict"),
+        (["train_metrics"], "x", "train_metrics is str, not list"),
+        (["train_metrics", 0], {}, "train_metrics[0].sums is missing"),
+        (["DigitsDataModule"], 3, "DigitsDataModule is int, not dict"),
+        (["DigitsDataModule", "epoch"], "x", "DigitsDataModule.epoch is str, not int"),
+        (["global_step"], "x", "global_step is str, not int"),
+        (["epoch"], 1.0, "epoch is float, not int"),
+        (["total_steps"], True, "total_steps is bool, not int"),
+    ],
+)
+def test_a_part_of_another_type_is_not_gone_on_from(part, change, told, changed):
+    with pytest.raises(ConfigError, match=re.escape(told)):
+        read_checkpoint(changed(part, change), resume=True)
+
+
+def test_training_refuses_to_go_on_from_part_of_a_checkpoint_and_takes_its_weights(changed, here, tmp_path):
+    path = changed(["lr_schedulers"], None)
+    done = here("train", "trainer.max_epochs=4", f"resume={path}", f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert "changed.ckpt: lr_schedulers is missing." in done.stderr
+    assert "try model.init_from=changed.ckpt." in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    quick = ("model.init_from=changed.ckpt", "trainer.fast_dev_run=true", "export=null", "logger=null")
+    assert here("train", *quick, f"hydra.run.dir={tmp_path / 'new'}").returncode == 0

@@ -10,6 +10,7 @@ import wandb
 from lightning.pytorch.loggers import TensorBoardLogger
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from << cookiecutter.package_name >>.configuration import ConfigError
 from << cookiecutter.package_name >>.machine import fit_to_machine
 from << cookiecutter.package_name >>.metrics_table import MetricsTable
 from << cookiecutter.package_name >>.training import build_loggers
@@ -129,6 +130,54 @@ def test_the_table_comes_before_the_chosen_logger(compose, tmp_path):
     loggers = build_loggers(settled, tmp_path, {"seed": 0})
     assert [type(logger) for logger in loggers] == [MetricsTable, TensorBoardLogger]
     assert Path(loggers[0].log_dir) == tmp_path
+
+
+def test_a_row_that_was_cut_inside_its_step_does_not_count(tmp_path):
+    # Of step 35, of which the digits were not yet on the disk.
+    (tmp_path / "metrics.csv").write_text("loss,step\r\n0.5,1\r\n0.4,3", encoding="utf-8")
+    table = MetricsTable(tmp_path, done_steps=10)
+    table.log_metrics({"loss": 0.3}, step=10)
+    table.save()
+    with (tmp_path / "metrics.csv").open(encoding="utf-8", newline="") as file:
+        assert file.read() == "loss,step\r\n0.5,1\r\n0.3,10\r\n"
+
+
+def test_a_table_that_was_not_begun_is_begun(tmp_path):
+    (tmp_path / "metrics.csv").touch()
+    table = MetricsTable(tmp_path, done_steps=10)
+    table.log_metrics({"loss": 0.3}, step=10)
+    table.save()
+    assert (tmp_path / "metrics.csv").read_text(encoding="utf-8").splitlines() == ["loss,step", "0.3,10"]
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"\xff\xfe\x00step", "can't decode byte 0xff"),
+        (b"\x00" * 80, "it has no column step"),
+        (b"epoch,loss\r\n0,0.5\r\n", "it has no column step"),
+        (None, "Is a directory"),
+    ],
+)
+def test_what_is_no_table_of_metrics_is_refused_and_left_as_it_is(content, told, tmp_path):
+    table = tmp_path / "metrics.csv"
+    table.mkdir() if content is None else table.write_bytes(content)
+    with pytest.raises(ConfigError, match=rf"metrics\.csv is not the table .*{told}.*Try: mv "):
+        MetricsTable(tmp_path, done_steps=10)
+    assert table.is_dir() if content is None else table.read_bytes() == content
+
+
+def test_a_run_whose_table_was_damaged_goes_on_as_it_is_told(here, tmp_path):
+    few = (*QUICK, "logger=null", "trainer.limit_train_batches=2", f"hydra.run.dir={tmp_path / 'run'}")
+    assert here("train", *few).returncode == 0
+    (tmp_path / "run" / "metrics.csv").write_bytes(b"\xff\x00")
+    more = ("train", f"resume={tmp_path / 'run'}", "trainer.max_epochs=2")
+    done = here(*more)
+    assert done.returncode == 2
+    assert "Try: mv run/metrics.csv run/metrics.old" in done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    (tmp_path / "run" / "metrics.csv").rename(tmp_path / "run" / "metrics.old")
+    assert here(*more).returncode == 0
 
 
 def test_a_trial_run_of_a_few_batches_opens_no_logger(here, tmp_path):

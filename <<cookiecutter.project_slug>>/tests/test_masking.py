@@ -15,8 +15,9 @@ KEY = "5f3a99c0d1e2f3a4b5c6"
 class Told(CSVLogger):
     passwords: ClassVar[list[str]] = []
 
-    def __init__(self, password: str, **arguments: Any) -> None:
+    def __init__(self, password: str, notes: str, **arguments: Any) -> None:
         super().__init__(**arguments)
+        assert password in notes
         self.passwords.append(password)
 
 
@@ -46,7 +47,9 @@ def test_a_secret_deep_in_a_configuration_is_found_by_its_whole_name():
 def test_a_secret_out_of_the_environment_reaches_what_uses_it_and_no_file(here, tmp_path, monkeypatch):
     monkeypatch.setenv("HUB_PASSWORD", KEY)
     monkeypatch.setattr(Told, "passwords", [])
-    told = f"+logger.told={{_target_: {__name__}.Told, version: seen, password: '${{oc.env:HUB_PASSWORD}}'}}"
+    told = f"_target_: {__name__}.Told, version: seen, password: '${{oc.env:HUB_PASSWORD}}'"
+    # Under a name that does not say what it is, and in the midst of other text.
+    told = f"+logger.told={{{told}, notes: 'log in with ${{oc.env:HUB_PASSWORD}}'}}"
     done = here("train", *QUICK, "logger=csv", told, f"hydra.run.dir={tmp_path / 'run'}")
     assert done.returncode == 0, done.stderr
     assert Told.passwords == [KEY]
@@ -55,6 +58,14 @@ def test_a_secret_out_of_the_environment_reaches_what_uses_it_and_no_file(here, 
     assert any(path.name == "hparams.yaml" for path in written)
     assert [path for path, content in written.items() if KEY.encode() in content] == []
     assert KEY not in done.stdout + done.stderr
+
+
+def test_the_environments_secrets_are_masked_wherever_they_stand(monkeypatch):
+    monkeypatch.setenv("HUB_TOKEN", KEY)
+    monkeypatch.setenv("HUB_SECRET", f"{KEY}-and-more")
+    monkeypatch.setenv("DB_PASSWORD", "torch.nn")
+    config = {"a": [{"notes": f"<{KEY}>", "n": 3}, f"{KEY}-and-more"], "net": {"_target_": "torch.nn.Linear"}}
+    assert masked(config) == {"a": [{"notes": "<***>", "n": 3}, "***"], "net": {"_target_": "torch.nn.Linear"}}
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
 """A run that was stopped or killed goes on as if it had never been: same weights, metrics, checkpoints and table."""
 
+import contextlib
 import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -12,7 +14,10 @@ import time
 import pytest
 import soak
 import torch
+import yaml
+from omegaconf import OmegaConf
 
+from << cookiecutter.package_name >> import training
 from << cookiecutter.package_name >>.callbacks.last_checkpoint import LastCheckpoint
 from << cookiecutter.package_name >>.checkpoints import read_checkpoint
 from << cookiecutter.package_name >>.configuration import ConfigError
@@ -44,25 +49,55 @@ def run(here, tmp_path):
     return train
 
 
+@contextlib.contextmanager
+def power_lost_after(batches):
+    """Let a machine train so many batches and no more."""
+    steps, trained = ImageClassifier.training_step, []
+
+    def count(self, batch, batch_idx):
+        if len(trained) == batches:
+            raise PowerCut
+        trained.append(batch_idx)
+        return steps(self, batch, batch_idx)
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(PowerCut):
+        patch.setattr(ImageClassifier, "training_step", count)
+        yield
+
+
 @pytest.fixture
-def cut_after(run, monkeypatch):
-    """Run until so many batches are trained, as if the machine lost its power then."""
-
+def cut_after(run):
     def train(name, batches, *overrides):
-        with monkeypatch.context() as patch:
-            steps, trained = ImageClassifier.training_step, []
-
-            def count(self, batch, batch_idx):
-                if len(trained) == batches:
-                    raise PowerCut
-                trained.append(batch_idx)
-                return steps(self, batch, batch_idx)
-
-            patch.setattr(ImageClassifier, "training_step", count)
-            with pytest.raises(PowerCut):
-                run(name, "callbacks.last_checkpoint.every_n_train_steps=1", *overrides)
+        with power_lost_after(batches):
+            run(name, "callbacks.last_checkpoint.every_n_train_steps=1", *overrides)
 
     return train
+
+
+@pytest.fixture(scope="module")
+def train_once(start_here):
+    """Train in this process for several tests, which take copies of the folder."""
+
+    def train(folder, *overrides):
+        done = start_here("train", *QUICK, *overrides, f"hydra.run.dir={folder}", cwd=folder.parent)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+    return train
+
+
+@pytest.fixture(scope="module")
+def stopped_once(train_once, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("once") / "stopped"
+    with power_lost_after(8):
+        train_once(folder, "callbacks.last_checkpoint.every_n_train_steps=1", "optimizer.lr=0.002")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def finished_once(train_once, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("once") / "finished"
+    train_once(folder)
+    return folder
 
 
 # In the middle of an epoch, and between two.
@@ -104,10 +139,19 @@ def test_a_run_with_worker_processes_goes_on_exactly(project, tmp_path):
 
 
 @pytest.fixture
-def stopped(cut_after, tmp_path):
-    """Give the folder of a run that lost its power in the second epoch."""
-    cut_after("stopped", 8, "optimizer.lr=0.002")
-    return tmp_path / "stopped"
+def stopped(stopped_once, tmp_path):
+    """Give the folder of a run that lost its power in the second epoch, and was moved."""
+    return shutil.copytree(stopped_once, tmp_path / "stopped")
+
+
+@pytest.fixture
+def finished(finished_once, tmp_path):
+    return shutil.copytree(finished_once, tmp_path / "finished")
+
+
+def untouched(folder):
+    """Give the times at which the files of a run were written, without its log."""
+    return {path: path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file() and path.suffix != ".log"}
 
 
 def test_a_run_directory_repeats_the_runs_own_overrides(stopped, here):
@@ -150,12 +194,35 @@ def test_more_epochs_win_and_the_schedule_is_laid_over_them(stopped, here, run):
 
 
 def test_another_model_is_refused_with_both_values(stopped, here):
-    before = {path: path.stat().st_mtime_ns for path in stopped.rglob("*")}
+    before = untouched(stopped)
     done = here("train", f"resume={stopped}", "model.net.hidden_sizes=[7]")
     assert done.returncode == 2
     assert "model.net.hidden_sizes=[128,128] and cannot go on with [7]" in done.stderr
     assert f"model.init_from={stopped.name}" in done.stderr
-    assert {path: path.stat().st_mtime_ns for path in stopped.rglob("*")} == before
+    assert untouched(stopped) == before
+
+
+def test_averages_can_be_neither_added_nor_left_out(stopped, here):
+    done = here("train", f"resume={stopped}", "callbacks=ema")
+    assert done.returncode == 2
+    assert "was trained with callbacks.ema=null and cannot go on with {" in done.stderr
+
+
+def test_a_new_choice_of_a_group_drops_what_it_has_no_key_for(stopped, here):
+    done = here("train", f"resume={stopped}", "callbacks=minimal")
+    assert done.returncode == 0, done.stderr
+    kept = yaml.safe_load((stopped / ".hydra" / "overrides.yaml").read_text(encoding="utf-8"))
+    assert "callbacks.last_checkpoint.every_n_train_steps=1" in kept
+    assert "callbacks.model_summary=null" not in kept
+
+
+def test_what_was_added_once_can_be_changed_without_a_plus(stopped, here):
+    overrides = stopped / ".hydra" / "overrides.yaml"
+    added = "- +callbacks.early_stopping.min_delta=0.01\n"
+    overrides.write_text(overrides.read_text(encoding="utf-8") + added, encoding="utf-8")
+    done = here("train", f"resume={stopped}", "callbacks.early_stopping.min_delta=0.02")
+    assert done.returncode == 0, done.stderr
+    assert OmegaConf.load(stopped / "config.yaml").callbacks.early_stopping.min_delta == 0.02
 
 
 @pytest.mark.parametrize(
@@ -173,33 +240,124 @@ def test_a_run_directory_from_a_stranger_cannot_run_code(override, stopped, here
     assert not mark.exists()
 
 
-def test_a_finished_run_says_that_there_is_nothing_to_do(run, here):
-    folder, _ = run("finished")
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
-    for request in ([f"resume={folder}"], [*QUICK, "resume=auto", f"hydra.run.dir={folder}"]):
-        done = here("train", *request)
-        assert done.returncode == 0, done.stderr
-        assert "is finished: there is nothing to do" in done.stdout
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+@pytest.mark.parametrize(
+    "override",
+    [
+        "+hydra.callbacks.x={_target_: builtins.open, mode: w, file: MARK}",
+        "+hydra.job_logging.handlers.x={class: logging.FileHandler, filename: MARK}",
+    ],
+)
+def test_a_stranger_does_not_say_how_hydra_works(override, stopped, here, tmp_path):
+    mark = tmp_path / "mark"
+    overrides = stopped / ".hydra" / "overrides.yaml"
+    crafted = override.replace("MARK", str(mark))
+    overrides.write_text(f"{overrides.read_text(encoding='utf-8')}- '{crafted}'\n", encoding="utf-8")
+    done = here("train", f"resume={stopped}")
+    assert done.returncode == 0, done.stderr
+    assert not mark.exists()
+
+
+def test_the_last_checkpoint_stays_in_its_folder(here, tmp_path):
+    done = here("train", *QUICK, "callbacks.last_checkpoint.filename=../../x", f"hydra.run.dir={tmp_path / 'run'}")
+    assert done.returncode == 2
+    assert "must be a name without folders, got ../../x. Try callbacks.last_checkpoint.filename=last." in done.stderr
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"),
+    ("name", "content"),
     [
-        (
-            "trainer.max_epochs=1",
-            "trainer.max_epochs=1 lies behind the run, which is at epoch 2. Try trainer.max_epochs=4.",
-        ),
-        ("run_id=other", "goes on in the run's own directory. Leave out run_id=."),
+        ("results.json", b"{"),
+        ("results.json", b"[1]"),
+        ("results.json", b'{"epochs": "2", "steps": 12, "errors": []}'),
+        (".hydra/overrides.yaml", b""),
+        (".hydra/overrides.yaml", b"\xff\x00"),
+        (".hydra/overrides.yaml", b"- [1]"),
+        (".hydra/overrides.yaml", b"a: [1"),
+        ("config.yaml", b""),
+        ("config.yaml", b"- 1"),
+        ("config.yaml", b"name: ${oc.env:HOME}\nrun_id: x"),
     ],
 )
-def test_a_request_that_a_run_cannot_follow_changes_nothing(typed, told, run, here):
-    folder, _ = run("finished")
-    before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+def test_a_damaged_run_directory_is_refused_by_the_name_of_the_file(name, content, finished, here):
+    (finished / name).write_bytes(content)
+    done = here("train", f"resume={finished}")
+    assert done.returncode == 2
+    assert f"finished/{name} is damaged: " in done.stderr
+    assert "model.init_from=finished." in done.stderr
+    assert os.environ["HOME"] not in done.stderr
+
+
+def test_a_finished_run_says_that_there_is_nothing_to_do(finished, here):
+    before = untouched(finished)
+    for request in ([f"resume={finished}"], [*QUICK, "resume=auto", f"hydra.run.dir={finished}"]):
+        done = here("train", *request)
+        assert done.returncode == 0, done.stderr
+        assert "is finished: there is nothing to do" in done.stdout
+    assert untouched(finished) == before
+
+
+def test_a_run_that_ended_with_errors_is_no_success_when_it_is_asked_again(finished, here):
+    results = results_of(finished) | {"errors": ["Export: no luck."]}
+    (finished / "results.json").write_text(json.dumps(results), encoding="utf-8")
+    done = here("train", f"resume={finished}")
+    assert done.returncode == 1
+    assert "is finished, with errors: Export: no luck. Its checkpoint can still be exported: python export.py" in (
+        done.stderr
+    )
+
+
+def test_a_run_that_is_trained_on_is_finished_no_longer(finished, here):
+    with power_lost_after(3):
+        here("train", f"resume={finished}", "trainer.max_epochs=4", "callbacks.last_checkpoint.every_n_train_steps=1")
+    assert not (finished / "results.json").exists()
+    assert json.loads((finished / "results-1.json").read_text(encoding="utf-8"))["steps"] == 12
+    done = here("train", f"resume={finished}")
+    assert done.returncode == 0, done.stderr
+    assert results_of(finished)["steps"] == 24
+
+
+def test_a_run_that_was_killed_after_its_last_checkpoint_has_every_metric(finished, here):
+    before = results_of(finished)
+    (finished / "results.json").unlink()
+    done = here("train", f"resume={finished}")
+    assert done.returncode == 0, done.stderr
+    assert results_of(finished)["metrics"] == before["metrics"]
+    assert {"train/loss", "val/acc", "test/acc"} <= before["metrics"].keys()
+
+
+def test_a_run_that_was_moved_keeps_its_best_checkpoint(stopped, here):
+    last = stopped / "checkpoints" / "last.ckpt"
+    content = torch.load(last, weights_only=True)
+    (state,) = [state for state in content["callbacks"].values() if "best_model_score" in state]
+    assert not state["best_model_path"].startswith(str(stopped))
+    # So good that nothing beats it.
+    score = torch.tensor(0.001)
+    best_k_models = dict.fromkeys(state["best_k_models"], score)
+    state |= {"best_model_score": score, "kth_value": score, "best_k_models": best_k_models}
+    torch.save(content, last)
+    before = (stopped / "checkpoints" / "best.ckpt").read_bytes()
+    done = here("train", f"resume={stopped}")
+    assert done.returncode == 0, done.stderr
+    assert results_of(stopped)["best_score"] == score.item()
+    assert results_of(stopped)["best_checkpoint"] == str(stopped / "checkpoints" / "best.ckpt")
+    assert (stopped / "checkpoints" / "best.ckpt").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("kind", "typed", "told"),
+    [
+        ("finished", "trainer.max_epochs=1", "lies behind the run, which is at epoch 2. Try trainer.max_epochs=4."),
+        ("finished", "run_id=other", "goes on in the run's own directory. Leave out run_id=."),
+        ("stopped", "strategy=fsdp", "this run uses cpu. Try strategy=ddp."),
+    ],
+)
+def test_a_request_that_a_run_cannot_follow_changes_nothing(kind, typed, told, request, here):
+    folder = request.getfixturevalue(kind)
+    before = untouched(folder)
     done = here("train", f"resume={folder}", typed)
     assert done.returncode == 2
     assert told in done.stderr
-    assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == before
+    assert untouched(folder) == before
 
 
 @pytest.mark.parametrize(
@@ -223,12 +381,14 @@ def test_auto_begins_goes_on_and_ends_by_one_command(here, project):
     assert results_of(project / "logs" / "safe" / "to-repeat")["steps"] == 12
 
 
-def test_a_run_without_a_checkpoint_yet_begins_again(cut_after, run, tmp_path):
-    cut_after("early", 0)
-    assert not (tmp_path / "early" / "checkpoints" / "last.ckpt").exists()
-    folder, done = run("early", "resume=auto")
-    assert done.returncode == 0, done.stderr
-    assert results_of(folder)["steps"] == 12
+def test_a_run_without_a_checkpoint_yet_begins_again(cut_after, here, tmp_path):
+    for typed in (["resume=early"], [*QUICK, "resume=auto", "hydra.run.dir=early"]):
+        cut_after("early", 0)
+        assert not (tmp_path / "early" / "checkpoints").exists()
+        done = here("train", *typed)
+        assert done.returncode == 0, done.stderr
+        assert results_of(tmp_path / "early")["steps"] == 12
+        shutil.rmtree(tmp_path / "early")
 
 
 @pytest.mark.parametrize(
@@ -321,10 +481,15 @@ def start(project, folder, *overrides):
 
 
 def left_of(process):
-    """Give the processes that are left of a run, without those that have ended and were not waited for."""
-    listed = subprocess.run(["ps", "-e", "-o", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
-    rows = [line.split() for line in listed.splitlines()]
-    return [row for row in rows if row[0] == str(process.pid) and not row[1].startswith("Z")]
+    """Give the processes that are left of a run a while later, without those that have ended and are not waited for."""
+    end = time.monotonic() + 10
+    while True:
+        listed = subprocess.run(["ps", "-e", "-o", "pgid=,stat="], capture_output=True, text=True, check=True).stdout
+        rows = [line.split() for line in listed.splitlines()]
+        left = [row for row in rows if row[0] == str(process.pid) and not row[1].startswith("Z")]
+        if not left or time.monotonic() > end:
+            return left
+        time.sleep(0.1)
 
 
 @pytest.mark.slow
@@ -340,7 +505,6 @@ def test_a_signal_saves_and_ends_the_run_with_its_code(number, code, processes, 
     assert process.returncode == code, screen
     assert f"Stopped by {number.name}. The last checkpoint: " in screen
     assert "Traceback" not in screen
-    time.sleep(1)
     assert left_of(process) == []
     assert not (folder / "results.json").exists()
     step = torch.load(folder / "checkpoints" / "last.ckpt", weights_only=True)["global_step"]
@@ -355,9 +519,8 @@ def test_a_second_signal_ends_every_process_at_once(project, tmp_path):
     os.kill(process.pid, signal.SIGTERM)
     time.sleep(0.005)
     os.kill(process.pid, signal.SIGTERM)
-    process.communicate(timeout=10)
+    process.communicate(timeout=30)
     assert process.returncode in (-signal.SIGTERM, 143)
-    time.sleep(1)
     assert left_of(process) == []
 
 
@@ -379,6 +542,21 @@ def test_a_signal_during_validation_lets_validation_be_repeated(run, monkeypatch
     soak.compare(whole, folder)
 
 
+def test_a_signal_after_training_ends_the_run_at_once(run, here, monkeypatch):
+    def interrupted(*arguments):
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(training, "finish", interrupted)
+        folder, done = run("cut")
+    assert done.returncode == 143, done.stderr
+    assert "Stopped by SIGTERM. The last checkpoint: " in done.stderr
+    assert not (folder / "results.json").exists()
+    done = here("train", f"resume={folder}")
+    assert done.returncode == 0, done.stderr
+    assert results_of(folder)["steps"] == 12
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_rank_that_fails_takes_the_others_down_with_its_own_error_on_screen(rank, project, tmp_path):
@@ -394,7 +572,7 @@ def test_a_rank_that_fails_takes_the_others_down_with_its_own_error_on_screen(ra
     door.write_text(broken + (project / "train.py").read_text(encoding="utf-8"), encoding="utf-8")
     try:
         command = [sys.executable, str(door), *QUICK, *TWO_PROCESSES, f"hydra.run.dir={tmp_path / 'run'}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, start_new_session=True, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=120, start_new_session=True, check=False)
     finally:
         door.unlink()
     assert done.returncode != 0
@@ -407,9 +585,11 @@ def test_two_processes_never_go_on_with_one_run_at_once(stopped, project, here):
     while process.poll() is None and not (stopped / "environment-2.json").exists():
         time.sleep(0.02)
     try:
-        done = here("train", f"resume={stopped}")
+        before = (stopped / ".hydra" / "overrides.yaml").read_text(encoding="utf-8")
+        done = here("train", f"resume={stopped}", "trainer.max_epochs=77")
         assert done.returncode == 2
         assert "another process is writing this run" in done.stderr
+        assert (stopped / ".hydra" / "overrides.yaml").read_text(encoding="utf-8") == before
     finally:
         process.kill()
         process.communicate()
@@ -453,7 +633,7 @@ def test_a_preempted_job_goes_back_into_the_queue_and_goes_on(project, tmp_path)
         while first.poll() is None and not last.exists():
             time.sleep(0.02)
         os.kill(int((tmp_path / "srun").read_text()), signal.SIGUSR1)
-        screen, _ = first.communicate(timeout=60)
+        screen, _ = first.communicate(timeout=120)
     assert first.returncode == 143, screen
     assert (tmp_path / "scontrol").read_text() == "requeue 77\n"
     step = torch.load(last, weights_only=True)["global_step"]

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from lightning import LightningModule, Trainer
-from lightning.pytorch.callbacks import Checkpoint
+from lightning.pytorch.callbacks import Checkpoint, ModelCheckpoint
+
+from ..configuration import ConfigError
 
 log = logging.getLogger(__name__)
 
@@ -31,16 +33,24 @@ class LastCheckpoint(Checkpoint):
         every_n_train_steps: int | None = None,
         train_time_interval: dict[str, float] | None = None,
     ) -> None:
+        if Path(filename).name != filename:
+            raise ConfigError(
+                f"callbacks.last_checkpoint.filename must be a name without folders, got {filename}. "
+                "Try callbacks.last_checkpoint.filename=last."
+            )
         self.filename = filename
         self.every_n_epochs = every_n_epochs
         self.every_n_train_steps = every_n_train_steps
         self.interval = timedelta(**train_time_interval) if train_time_interval else None
         self.path: Path | None = None
+        # What was measured up to the checkpoint that is resumed.
+        self.metrics: dict[str, float] = {}
         self._saved_at = (0, 0, monotonic())
         self._saving = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self._saved_at = (trainer.current_epoch, trainer.global_step, monotonic())
+        trainer.callback_metrics.update({name: torch.tensor(value) for name, value in self.metrics.items()})
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         if is_between_steps(trainer, batch_idx) and self._is_due(trainer):
@@ -92,6 +102,27 @@ class LastCheckpoint(Checkpoint):
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         if self._saving:
             _between_batches(checkpoint["loops"]["fit_loop"], validating=trainer.validating)
+            checkpoint["metrics"] = {name: value.item() for name, value in trainer.callback_metrics.items()}
+
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
+        self.metrics = checkpoint.get("metrics", {})
+        for callback in trainer.checkpoint_callbacks:
+            state = checkpoint["callbacks"].get(callback.state_key)
+            if state and isinstance(callback, ModelCheckpoint):
+                _find_again(state, Path(str(callback.dirpath)))
+
+
+def _find_again(state: dict[str, Any], folder: Path) -> None:
+    """Let Lightning find its best checkpoints after the run was moved: it forgets those of another folder."""
+
+    def moved(path: str) -> str:
+        return str(folder / Path(path).name) if path else path
+
+    if state["best_model_path"] and Path(moved(state["best_model_path"])).is_file():
+        state["dirpath"] = str(folder)
+        state["best_k_models"] = {moved(path): score for path, score in state["best_k_models"].items()}
+        for name in ("best_model_path", "kth_best_model_path", "last_model_path"):
+            state[name] = moved(state[name])
 
 
 def is_between_steps(trainer: Trainer, batches: int) -> bool:

@@ -25,6 +25,7 @@ class StopOnSignal(Callback):
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self.leaving = False
+        self._alone = False
 
     def _listen(self, trainer: Trainer) -> None:
         def note(number: int, frame: FrameType | None) -> None:
@@ -37,6 +38,17 @@ class StopOnSignal(Callback):
 
         for number in SIGNALS:
             signal.signal(number, note)
+
+    def end_at_once(self) -> None:
+        """Let a signal end this process, the last one of the run, where it is: there is nothing left to save."""
+        self._alone = True
+
+        def leave(number: int, frame: FrameType | None) -> None:
+            self.received, self.leaving = signal.Signals(number), True
+            raise SystemExit(self.exit_code)
+
+        for number in SIGNALS:
+            signal.signal(number, leave)
 
     @property
     def exit_code(self) -> int:
@@ -73,7 +85,7 @@ class StopOnSignal(Callback):
 
     def agreed(self, trainer: Trainer) -> bool:
         """Say whether any rank got a signal; all ranks get the same answer at the same batch."""
-        if trainer.world_size == 1:
+        if trainer.world_size == 1 or self._alone:
             return self.received is not None
         return bool(trainer.strategy.reduce_boolean_decision(self.received is not None, all=False))
 

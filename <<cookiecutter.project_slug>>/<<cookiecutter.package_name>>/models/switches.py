@@ -42,7 +42,7 @@ def load_weights(model: ImageClassifier, path: str) -> None:
     own = model.state_dict()
     in_head = {id(parameter) for parameter in getattr(model.net, "head", nn.Module()).parameters()}
     head = {f"net.{name}" for name, parameter in model.net.named_parameters() if id(parameter) in in_head}
-    new = {key for key in own if key not in given or given[key].shape != own[key].shape}
+    new = {key for key in own if getattr(given.get(key), "shape", None) != own[key].shape}
     different = sorted((new | (given.keys() - own.keys())) - head)
     if different:
         raise ConfigError(
