@@ -83,9 +83,7 @@ def _read_request(run_dir: Path) -> tuple[list[str], list[str]]:
     return _without(own, PLACE), [*(f"{key}={name}" for key, name in names.items()), f"hydra.run.dir={run_dir}"]
 
 
-def _merge(
-    own: list[str], new: list[str], place: list[str], compose: Callable[[list[str]], DictConfig]
-) -> list[str]:
+def _merge(own: list[str], new: list[str], place: list[str], compose: Callable[[list[str]], DictConfig]) -> list[str]:
     """Lay new overrides over a run's own. Under a group that is chosen anew, own ones stay where their keys do."""
     added = {name for name, text in _named(own).items() if text.startswith("+")}
     # What was added once is still an addition.
@@ -184,7 +182,7 @@ def refuse_another_run(before: dict[str, Any], after: dict[str, Any], source: Pa
 
 
 def _find(given: str) -> tuple[Path, Path]:
-    """Give run directory and checkpoint file, which a run that has begun may lack; for a lone checkpoint, its folder."""
+    """Give run directory and checkpoint file, which a run may lack that has begun; of a lone checkpoint the folder."""
     path = Path(given).expanduser().absolute()
     if path.is_dir():
         path = path.resolve()

@@ -261,9 +261,7 @@ def plain_metrics(trainer: Trainer) -> dict[str, float]:
 
 
 def _of_epochs(metrics: dict[str, float]) -> dict[str, float]:
-    return {
-        name: value for name, value in metrics.items() if not name.startswith("lr-") and not name.endswith("_step")
-    }
+    return {name: value for name, value in metrics.items() if not name.startswith("lr-") and not name.endswith("_step")}
 
 
 def finish(model: Any, datamodule: Any, callbacks: list[Callback], results: dict[str, Any]) -> None:

@@ -60,9 +60,10 @@ def power_lost_after(batches):
         trained.append(batch_idx)
         return steps(self, batch, batch_idx)
 
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(PowerCut):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(ImageClassifier, "training_step", count)
-        yield
+        with pytest.raises(PowerCut):
+            yield
 
 
 @pytest.fixture
@@ -585,11 +586,10 @@ def test_two_processes_never_go_on_with_one_run_at_once(stopped, project, here):
     while process.poll() is None and not (stopped / "environment-2.json").exists():
         time.sleep(0.02)
     try:
-        before = (stopped / ".hydra" / "overrides.yaml").read_text(encoding="utf-8")
         done = here("train", f"resume={stopped}", "trainer.max_epochs=77")
         assert done.returncode == 2
         assert "another process is writing this run" in done.stderr
-        assert (stopped / ".hydra" / "overrides.yaml").read_text(encoding="utf-8") == before
+        assert "max_epochs=77" not in (stopped / ".hydra" / "overrides.yaml").read_text(encoding="utf-8")
     finally:
         process.kill()
         process.communicate()
