@@ -5,6 +5,7 @@ import math
 import pickle
 from collections.abc import Iterator
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -24,7 +25,7 @@ from .masking import masked
 from .models.image_classifier import CHECKPOINT_FORMAT, ImageClassifier
 
 # Types of what is used without a further look. `[dict]` is a list of them, at least one; `{str: dict}` holds them under
-# any names, and what is None there is switched off.
+# names of any kind, and what is None there is switched off.
 BUILT = {"_target_": str}
 READ: dict[str, Any] = {
     "state_dict": {str: object},
@@ -51,9 +52,11 @@ RESUMED: dict[str, Any] = {
             "epoch_progress": {"total": COUNT, "current": COUNT},
             "epoch_loop.batch_progress": {"total": COUNT, "current": COUNT, "is_last_batch": bool},
             "epoch_loop.automatic_optimization.optim_progress": {"optimizer": {"step": {"total": {"completed": int}}}},
+            "epoch_loop.state_dict": {"_batches_that_stepped": int},
+            str: dict,
         }
     },
-    "optimizer_states": [{"state": dict, "param_groups": [dict]}],
+    "optimizer_states": [{"state": {object: dict}, "param_groups": [dict]}],
     "lr_schedulers": [dict],
     "train_metrics": [{"sums": dict, "kept": list}],
 }
@@ -197,18 +200,18 @@ def _check_resumable(content: dict[str, Any], file: Path) -> None:
     if inspect.isclass(datamodule) and issubclass(datamodule, ImageDataModule):
         parts = {**parts, datamodule.__qualname__: PLACE}
     if "metrics" in content:
-        parts = {**parts, "metrics": dict}
+        parts = {**parts, "metrics": {str: Real}}
     wrong = next(_misfits(content, parts), None)
     if wrong:
         raise ConfigError(
-            f"A run cannot go on from {file}: {wrong}. A last.ckpt as train.py writes it is allowed. To start a new run "
-            f"from its weights, try model.init_from={shown(file)}."
+            f"A run cannot go on from {file}: {wrong}. A last.ckpt as train.py writes it is allowed. To start a new "
+            f"run from its weights, try model.init_from={shown(file)}."
         )
 
 
 def _misfits(found: Any, wanted: Any, name: str = "") -> Iterator[str]:
     """Say where something is missing or of another type: `config.seed is str, not int`."""
-    kind = wanted if isinstance(wanted, type) else type(wanted)
+    kind: type[Any] = wanted if isinstance(wanted, type) else type(wanted)
     if found is None:
         yield f"{name} is missing"
     elif not isinstance(found, kind) or (kind is int and isinstance(found, bool)):
@@ -218,8 +221,9 @@ def _misfits(found: Any, wanted: Any, name: str = "") -> Iterator[str]:
             yield from _misfits(part, wanted[0], f"{name}[{position}]")
     elif isinstance(wanted, dict):
         for key, part in wanted.items():
-            for own in found if key is str else [key]:
-                if not isinstance(own, str):
-                    yield f"{name} has the key {own!r}, not text"
-                elif key is not str or found[own] is not None:
+            free = isinstance(key, type)
+            for own in found if free else [key]:
+                if free and not isinstance(own, key):
+                    yield f"{name} has the key {own!r}, not a {key.__name__}"
+                elif not free or found[own] is not None:
                     yield from _misfits(found.get(own), part, f"{name}.{own}".lstrip("."))

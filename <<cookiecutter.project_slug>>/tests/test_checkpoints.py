@@ -1,4 +1,7 @@
-"""A checkpoint from a stranger cannot run code: whatever it names is refused, and nothing of it has run."""
+"""A checkpoint from a stranger cannot run code: whatever it names is refused, and nothing of it has run.
+
+One that lacks a part, or holds something else in its place, is refused with the name of that part.
+"""
 
 import copy
 import errno
@@ -96,6 +99,26 @@ def crafted(trained_run, tmp_path):
         path = tmp_path / "crafted.ckpt"
         torch.save(merged(copy.deepcopy(content), changes), path)
         return path
+
+    return write
+
+
+@pytest.fixture
+def changed(trained_run, tmp_path):
+    """Write the trained run's last checkpoint with one part changed, without the run around it; give its path."""
+
+    def write(part, change):
+        content = torch.load(trained_run.path / "checkpoints" / "last.ckpt", weights_only=True)
+        *path, last = part
+        holder = content
+        for key in path:
+            holder = holder[key]
+        if change is None:
+            del holder[last]
+        else:
+            holder[last] = change
+        torch.save(content, tmp_path / "changed.ckpt")
+        return tmp_path / "changed.ckpt"
 
     return write
 
@@ -287,7 +310,7 @@ def at(path, value):
     [
         *((f"config.{part}", None, "is missing") for part in ("data", "optimizer", "scheduler", "trainer", "model")),
         *((f"config.model.{part}", None, "is missing") for part in ("net", "loss", "metrics", "train_metrics")),
-        ("config.data._target_", None, "is missing"),
+        ("config.data", ["DigitsDataModule"], "is list, not dict"),
         ("config.model", "cnn", "is str, not dict"),
         ("config.model.net", "cnn", "is str, not dict"),
         ("config.model.metrics.acc", "MulticlassAccuracy", "is str, not dict"),
@@ -313,6 +336,11 @@ def test_every_door_ends_with_one_message_about_a_checkpoint_in_disorder(name, p
     assert "Traceback" not in done.stdout + done.stderr
 
 
+def test_what_is_to_be_built_needs_a_target(changed):
+    with pytest.raises(ConfigError, match=r"is not as a run writes it: config\.model\.net\._target_ is missing\."):
+        read_checkpoint(changed(["config", "model", "net", "_target_"], None))
+
+
 def test_a_metric_that_was_switched_off_is_no_part_that_is_missing(crafted):
     read_checkpoint(crafted(config={"model": {"metrics": {"f1": None}}})).build_model()
 
@@ -324,26 +352,6 @@ def test_only_the_number_of_this_format_is_read(found, crafted):
 
 
 # What a run goes on from.
-
-
-@pytest.fixture
-def changed(trained_run, tmp_path):
-    """Write the trained run's last checkpoint with one part changed, without the run around it; give its path."""
-
-    def write(part, change):
-        content = torch.load(trained_run.path / "checkpoints" / "last.ckpt", weights_only=True)
-        *path, last = part
-        holder = content
-        for key in path:
-            holder = holder[key]
-        if change is None:
-            del holder[last]
-        else:
-            holder[last] = change
-        torch.save(content, tmp_path / "changed.ckpt")
-        return tmp_path / "changed.ckpt"
-
-    return write
 
 
 def test_a_whole_checkpoint_can_be_resumed(trained_run):
@@ -367,11 +375,14 @@ def test_a_run_goes_on_from_all_parts_of_a_checkpoint_or_not_at_all(part, change
         (["callbacks"], [], "callbacks is list, not dict"),
         (["callbacks", "EarlyStopping"], "x", "callbacks.EarlyStopping is str, not dict"),
         (["loops"], [], "loops is list, not dict"),
+        (["loops", "fit_loop", "epoch_loop.scheduler_progress"], "x", "scheduler_progress is str, not dict"),
+        (["loops", "fit_loop", "epoch_loop.state_dict"], {}, "state_dict._batches_that_stepped is missing"),
         (["loops", "fit_loop"], {}, "loops.fit_loop.epoch_progress is missing"),
         (["loops", "fit_loop", "epoch_progress", "current"], {}, "epoch_progress.current.ready is missing"),
         (["optimizer_states"], {}, "optimizer_states is dict, not list"),
         (["optimizer_states"], [], "optimizer_states[0] is missing"),
         (["optimizer_states", 0], "x", "optimizer_states[0] is str, not dict"),
+        (["optimizer_states", 0, "state", 0], 3, "optimizer_states[0].state.0 is int, not dict"),
         (["lr_schedulers"], [], "lr_schedulers[0] is missing"),
         (["lr_schedulers", 0], 3, "lr_schedulers[0] is int, not dict"),
         (["train_metrics"], "x", "train_metrics is str, not list"),
