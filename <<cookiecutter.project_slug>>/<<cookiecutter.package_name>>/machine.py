@@ -5,7 +5,7 @@ import os
 import socket
 
 import torch
-from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from .configuration import ConfigError, plain, whole_number
 

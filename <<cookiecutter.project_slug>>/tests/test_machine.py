@@ -103,7 +103,7 @@ def test_a_taken_port_is_told_before_a_process_is_started(taken, given, here, tm
 
 @pytest.mark.parametrize(
     ("port", "told"),
-    [("0", "it is no port"), ("70000", "it is no port"), ("http", "MASTER_PORT=http stands in the environment. A whole")],
+    [("0", "it is no port"), ("70000", "it is no port"), ("http", "MASTER_PORT=http stands in the environment.")],
 )
 def test_what_is_no_port_is_told(port, told, given, compose):
     given(MASTER_PORT=port)
