@@ -71,7 +71,7 @@ def build_model(config: DictConfig, data_spec: DataSpec) -> ImageClassifier:
         data_spec = replace(data_spec, mean=mean, std=std)
 
     def metrics(stage: str) -> dict[str, Metric]:
-        chosen = {name: entry for name, entry in config.model.metrics.items() if entry is not None}
+        chosen = {name: entry for name, entry in (config.model.metrics or {}).items() if entry is not None}
         return {
             str(name): build(entry, num_classes=data_spec.num_classes)
             for name, entry in chosen.items()

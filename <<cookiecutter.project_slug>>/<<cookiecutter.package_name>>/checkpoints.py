@@ -25,7 +25,7 @@ from .masking import masked
 from .models.image_classifier import CHECKPOINT_FORMAT, ImageClassifier
 
 # Types of what is used without a further look. `[dict]` is a list of them, at least one; `{str: dict}` holds them under
-# names of any kind, and what is None there is switched off.
+# names of any kind, and what is None there is switched off; `(dict,)` may be None itself.
 BUILT = {"_target_": str}
 READ: dict[str, Any] = {
     "state_dict": {str: object},
@@ -35,7 +35,7 @@ READ: dict[str, Any] = {
         "data": BUILT,
         "optimizer": BUILT,
         "scheduler": BUILT,
-        "model": {**BUILT, "net": BUILT, "loss": BUILT, "metrics": {str: BUILT}, "train_metrics": list},
+        "model": {**BUILT, "net": BUILT, "loss": BUILT, "metrics": ({str: BUILT},), "train_metrics": list},
     },
     "data_spec": {"class_names": list, "channels": int, "image_size": int, "mean": list, "std": list},
 }
@@ -211,6 +211,10 @@ def _check_resumable(content: dict[str, Any], file: Path) -> None:
 
 def _misfits(found: Any, wanted: Any, name: str = "") -> Iterator[str]:
     """Say where something is missing or of another type: `config.seed is str, not int`."""
+    if isinstance(wanted, tuple):
+        if found is None:
+            return
+        (wanted,) = wanted
     kind: type[Any] = wanted if isinstance(wanted, type) else type(wanted)
     if found is None:
         yield f"{name} is missing"

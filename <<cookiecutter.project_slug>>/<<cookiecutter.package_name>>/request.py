@@ -27,13 +27,16 @@ from omegaconf.errors import OmegaConfBaseException
 from .comparison import MISSING, YAML_LOADER, compare, declarations, unknown_key_message, written_value
 from .configuration import (
     CONFIG_DIR,
+    RANKS,
     RUN_DIR_VARIABLE,
     ConfigError,
+    check_launcher,
     find_checkpoint,
     is_child_process,
     plain,
     refuse,
     shown,
+    whole_number,
 )
 from .contradictions import check_together
 from .masking import refuse_secrets
@@ -56,6 +59,8 @@ def start(main: Callable[[], Any], config_name: str) -> None:
     arguments = get_args_parser().parse_args()
     only_shows = arguments.help or arguments.hydra_help or arguments.cfg or arguments.info or arguments.shell_completion
     try:
+        if not only_shows:
+            check_launcher()
         if is_child_process():
             _continue_in_the_run_directory()
         elif not (only_shows or arguments.config_path or arguments.config_dir):
@@ -71,7 +76,7 @@ def start(main: Callable[[], Any], config_name: str) -> None:
         refuse(error)
     except KeyboardInterrupt:
         sys.exit(130)
-    if not only_shows and any(int(os.environ.get(rank, "0")) > 0 for rank in ("RANK", "LOCAL_RANK", "SLURM_PROCID")):
+    if not only_shows and any(whole_number(rank) > 0 for rank in RANKS):
         # One process speaks for all; the others are heard when something is wrong.
         sys.argv.append("hydra.job_logging.root.level=WARNING")
     main()

@@ -50,7 +50,7 @@ def train(config: DictConfig) -> None:
         # A run directory repeats what it holds, and it may have come from anywhere, as a checkpoint may.
         check_targets(plain(config), Logger)
     # A file, or `auto` for a run that ended before its first checkpoint.
-    resumed = read_checkpoint(config.resume) if config.resume not in (None, "auto") else None
+    resumed = read_checkpoint(config.resume, resume=True) if config.resume not in (None, "auto") else None
     if resumed is not None:
         refuse_another_run(plain(resumed.config), asked, resumed.path, added=False)
         refuse_shorter_run(settled, resumed.epoch, resumed.step)

@@ -43,7 +43,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 gc.set_threshold(100_000, 50, 100)
 
 # What would tie a test to the shell, the job or the account it runs in.
-FOREIGN = ("HYDRA_", "LOCAL_RANK", "PL_", "RANK", "SLURM_", "TORCHELASTIC_", "TRAINING_RUN_DIR", "WANDB_", "WORLD_SIZE")
+FOREIGN = (
+    *("HYDRA_", "LOCAL_RANK", "MASTER_", "NODE_RANK", "PL_", "RANK", "SLURM_", "TORCHELASTIC_", "TRAINING_RUN_DIR"),
+    *("WANDB_", "WORLD_SIZE"),
+)
 
 Door = Callable[..., CompletedProcess[str]]
 

@@ -309,7 +309,7 @@ def at(path, value):
     ("path", "value", "told"),
     [
         *((f"config.{part}", None, "is missing") for part in ("data", "optimizer", "scheduler", "trainer", "model")),
-        *((f"config.model.{part}", None, "is missing") for part in ("net", "loss", "metrics", "train_metrics")),
+        *((f"config.model.{part}", None, "is missing") for part in ("net", "loss", "train_metrics")),
         ("config.data", ["DigitsDataModule"], "is list, not dict"),
         ("config.model", "cnn", "is str, not dict"),
         ("config.model.net", "cnn", "is str, not dict"),
@@ -341,8 +341,9 @@ def test_what_is_to_be_built_needs_a_target(changed):
         read_checkpoint(changed(["config", "model", "net", "_target_"], None))
 
 
-def test_a_metric_that_was_switched_off_is_no_part_that_is_missing(crafted):
-    read_checkpoint(crafted(config={"model": {"metrics": {"f1": None}}})).build_model()
+@pytest.mark.parametrize("metrics", [{"f1": None}, None])
+def test_metrics_that_were_switched_off_are_no_part_that_is_missing(metrics, crafted):
+    read_checkpoint(crafted(config={"model": {"metrics": metrics}})).build_model()
 
 
 @pytest.mark.parametrize("found", [1.0, True, "1", 2])

@@ -197,6 +197,8 @@ def test_a_loss_that_is_no_number_is_kept():
 
 def test_metrics_are_chosen_in_the_configuration(compose):
     added = "+model.metrics.recall={_target_:torchmetrics.classification.MulticlassRecall}"
+    bare = build_model(compose("model.metrics=null", "model.train_metrics=[]"), spec())
+    assert set(bare.val_metrics.all) == {"loss"}
     built = build_model(compose("model.metrics.ece=null", added, "model.train_metrics=[acc,recall]"), spec())
     assert set(built.train_metrics.all) == {"loss", "acc", "recall"}
     assert set(built.val_metrics.all) == set(built.test_metrics.all) == {"loss", "acc", "f1", "top5", "recall"}
