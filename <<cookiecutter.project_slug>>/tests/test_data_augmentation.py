@@ -171,6 +171,7 @@ def test_a_batch_after_augmentation_can_be_saved_as_a_picture(tmp_path):
         assert np.array_equal(np.asarray(image), images[0].permute(1, 2, 0))
 
 
+@pytest.mark.slow
 def test_a_run_learns_from_strongly_changed_digits(here, tmp_path):
     short = ("trainer.max_epochs=4", "callbacks=minimal", "logger=null", "export=null")
     done = here("train", "data.augment=strong", *short, f"hydra.run.dir={tmp_path / 'run'}")

@@ -177,7 +177,7 @@ def test_a_download_that_was_killed_half_way_is_started_again(server, monkeypatc
 
 
 def test_without_network_the_files_the_folder_and_the_manual_way_are_named(no_network, here, tmp_path):
-    done = here("train", "data=mnist", "data.root=sets", f"hydra.run.dir={tmp_path / 'run'}")
+    done = here("train", "data=mnist", "data.root=sets", "export=null", f"hydra.run.dir={tmp_path / 'run'}")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert f"mnist is not complete in {tmp_path / 'sets'}: MNIST/raw/train-images-idx3-ubyte, " in done.stderr

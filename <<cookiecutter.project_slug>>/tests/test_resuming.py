@@ -365,7 +365,10 @@ def test_a_request_that_a_run_cannot_follow_changes_nothing(kind, typed, told, r
     ("typed", "told"),
     [
         ("trainer.max_epochs=0", "lies behind the run, which is at epoch 1. Try trainer.max_epochs=2."),
-        ("trainer.max_steps=5", "lies behind the run, which is at step 8. Try trainer.max_steps=16."),
+        pytest.param(
+            *("trainer.max_steps=5", "lies behind the run, which is at step 8. Try trainer.max_steps=16."),
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_an_unfinished_run_cannot_end_before_the_place_it_has_reached(typed, told, stopped, here):
