@@ -20,7 +20,7 @@ import torch
 ROOT = Path(__file__).parents[1]
 # Dropout, mixing, averaged weights and accumulation: everything that has a state of its own.
 JOB = (
-    *("trainer.max_epochs=6", "trainer.accumulate_grad_batches=2", "callbacks=ema", "model.mixup_alpha=0.2", "seed=3"),
+    *("trainer.max_epochs=16", "trainer.accumulate_grad_batches=2", "callbacks=ema", "model.mixup_alpha=0.2", "seed=3"),
     *("export=null", "logger=null", "trainer.enable_progress_bar=false", "callbacks.model_summary=null"),
     *("callbacks.last_checkpoint.every_n_train_steps=1", "resume=auto"),
 )
@@ -98,8 +98,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments, overrides = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:
-        print(soak(ROOT, Path(folder), arguments.kills, arguments.seed, overrides))
+        done = soak(ROOT, Path(folder), arguments.kills, arguments.seed, overrides)
+        print(done)
         print("Weights, best checkpoint, metrics and table are those of the undisturbed run, bit for bit.")
+        if done["killed"] < arguments.kills:
+            sys.exit("The run ended before it was killed so often. Add trainer.max_epochs=32.")
 
 
 if __name__ == "__main__":
