@@ -4,6 +4,7 @@ Imports Hydra only, so that a door can refuse a wrong request before torch is lo
 """
 
 import functools
+import json
 import logging
 import os
 import secrets
@@ -106,11 +107,17 @@ def run_of_checkpoint(checkpoint: str | Path) -> Path:
 
 
 def find_checkpoint(checkpoint: str | Path) -> Path:
-    """Give the checkpoint file meant by a run directory (its best, else its last) or by a file's own path."""
+    """Give the checkpoint file meant by a run directory (its best, else its last) or by a file's own path.
+
+    A best checkpoint of another name than best.ckpt is the one that results.json has.
+    """
     path = Path(checkpoint).expanduser()
     if path.is_file():
         return path
-    for candidate in (path / "checkpoints" / "best.ckpt", path / "checkpoints" / "last.ckpt"):
+    folder = path / "checkpoints"
+    best = _recorded_best(path) or folder / "best.ckpt"
+    # The run may have been moved since.
+    for candidate in (folder / "best.ckpt", folder / best.name, best, folder / "last.ckpt"):
         if candidate.is_file():
             return candidate
     found = "which holds none yet" if path.is_dir() else "which does not exist"
@@ -118,6 +125,15 @@ def find_checkpoint(checkpoint: str | Path) -> Path:
         f"There is no checkpoint at {path}, {found}. A run directory or a .ckpt file is allowed. "
         "Try logs/latest, the newest run of this project."
     )
+
+
+def _recorded_best(run_dir: Path) -> Path | None:
+    try:
+        results = json.loads((run_dir / "results.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    best = results.get("best_checkpoint") if isinstance(results, dict) else None
+    return Path(best) if isinstance(best, str) else None
 
 
 def beside_checkpoint(checkpoint: str, folder: str) -> str:

@@ -79,30 +79,41 @@ def _read_request(run_dir: Path) -> tuple[list[str], list[str]]:
     if not all(isinstance(name, str) and "${" not in name for name in names.values()):
         raise _damaged(run_dir / CONFIG, "it names no run")
     # How Hydra works is not the run's: out of a stranger's run directory it could run code before anything is checked.
-    own = [text for name, text in _named(own).items() if not name.startswith(("hydra.", "hydra/"))]
+    own = [text for name, text in _named(own).items() if "hydra" not in name]
     return _without(own, PLACE), [*(f"{key}={name}" for key, name in names.items()), f"hydra.run.dir={run_dir}"]
 
 
 def _merge(own: list[str], new: list[str], place: list[str], compose: Callable[[list[str]], DictConfig]) -> list[str]:
     """Lay new overrides over a run's own. Under a group that is chosen anew, own ones stay where their keys do."""
+    typed = tuple(_named(new))
     added = {name for name, text in _named(own).items() if text.startswith("+")}
-    # What was added once is still an addition.
-    new = [f"++{text}" if name in added and text[0] not in "+~" else text for name, text in _named(new).items()]
-    chosen = tuple(f"{name}." for name in _named(new) if (CONFIG_DIR / name).is_dir())
-    kept = _without(own, tuple(_named(new)))
+    # What was added once is still an addition, and is deleted by leaving it out.
+    new = [
+        f"++{text}" if name in added and text[0] not in "+~" else text
+        for name, text in _named(new).items()
+        if not (name in added and text.startswith("~"))
+    ]
+    groups = [folder.name for folder in CONFIG_DIR.iterdir() if folder.is_dir()]
+    anew = set(groups) if {"debug", "experiment"} & _named(new).keys() else _named(new).keys() & set(groups)
+    chosen = tuple(f"{name}." for name in anew)
+    kept = _without(own, typed)
     below = [text for text in kept if text.lstrip("+~").startswith(chosen)]
     if below:
         config = compose([*(text for text in kept if text not in below), *new, *place])
-        kept = [text for text in kept if text not in below or _has_place(text, config)]
+        made = {name.removesuffix("._target_") for name in added if name.endswith("._target_")}
+        kept = [text for text in kept if text not in below or _has_place(text, config, made)]
     return [*kept, *new, *place]
 
 
-def _has_place(override: str, config: DictConfig) -> bool:
+def _has_place(override: str, config: DictConfig, made: set[str]) -> bool:
+    """
+    Args:
+        made: entries that other overrides add.
+    """
     key = override.partition("=")[0]
-    path = key.lstrip("+~")
-    parent, _, name = path.rpartition(".")
+    parent, _, name = key.lstrip("+~").rpartition(".")
     found = OmegaConf.select(config, parent)
-    return isinstance(found, DictConfig) and (key.startswith("+") or name in found)
+    return parent in made or (isinstance(found, DictConfig) and (key.startswith("+") or name in found))
 
 
 def _read_results(run_dir: Path) -> dict[str, Any] | None:

@@ -3,6 +3,7 @@
 import logging
 import math
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -25,7 +26,7 @@ from torch import Tensor
 from .building import build, build_model, check_targets
 from .callbacks.end_of_run import EndOfRun
 from .callbacks.last_checkpoint import LastCheckpoint
-from .callbacks.signals import StopOnSignal
+from .callbacks.signals import SIGNALS, StopOnSignal
 from .callbacks.throughput import Throughput
 from .checkpoints import AtomicCheckpointIO, plain_model, read_checkpoint
 from .configuration import RUN_DIR_VARIABLE, ConfigError, plain, shown
@@ -190,7 +191,7 @@ def build_trainer(config: DictConfig, run_dir: Path, callbacks: list[Callback]) 
     arguments["default_root_dir"] = arguments["default_root_dir"] or run_dir
     try:
         return Trainer(**arguments, callbacks=callbacks, logger=False)
-    except (MisconfigurationException, TypeError, ValueError) as error:
+    except (MisconfigurationException, RuntimeError, TypeError, ValueError) as error:
         raise ConfigError(
             f"Lightning refuses these trainer settings: {error} configs/trainer/default.yaml lists what can be set."
         ) from error
@@ -200,9 +201,14 @@ def run_in_a_process_of_its_own(run_dir: Path) -> None:
     """Run a job of a grid by itself: its ranks cannot share the process in which Hydra goes through the grid."""
     overrides = HydraConfig.get().overrides.task
     command = [sys.executable, sys.argv[0], *overrides, f"hydra.run.dir=${{oc.env:{RUN_DIR_VARIABLE}}}"]
-    done = subprocess.run(command, env={**os.environ, RUN_DIR_VARIABLE: str(run_dir)}, check=False)
-    if done.returncode:
-        sys.exit(done.returncode)
+    # A session of its own: Ctrl-C reaches the job once, through this process, which waits until it has saved.
+    job = subprocess.Popen(command, env={**os.environ, RUN_DIR_VARIABLE: str(run_dir)}, start_new_session=True)
+    before = {number: signal.signal(number, lambda number, frame: job.send_signal(number)) for number in SIGNALS}
+    code = job.wait()
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    if code:
+        sys.exit(code)
 
 
 @contextmanager

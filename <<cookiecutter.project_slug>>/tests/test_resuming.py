@@ -11,17 +11,20 @@ import subprocess
 import sys
 import time
 
+import hydra
 import pytest
 import soak
 import torch
 import yaml
+from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
 from << cookiecutter.package_name >> import training
 from << cookiecutter.package_name >>.callbacks.last_checkpoint import LastCheckpoint
 from << cookiecutter.package_name >>.checkpoints import read_checkpoint
-from << cookiecutter.package_name >>.configuration import ConfigError
+from << cookiecutter.package_name >>.configuration import CONFIG_DIR, ConfigError, find_checkpoint
 from << cookiecutter.package_name >>.models.image_classifier import ImageClassifier
+from << cookiecutter.package_name >>.resuming import _merge
 
 QUICK = (
     *("model=mlp", "export=null", "logger=null", "callbacks.model_summary=null", "trainer.enable_progress_bar=false"),
@@ -217,6 +220,27 @@ def test_a_new_choice_of_a_group_drops_what_it_has_no_key_for(stopped, here):
     assert "callbacks.model_summary=null" not in kept
 
 
+@pytest.mark.parametrize(
+    ("own", "new", "merged"),
+    [
+        (["callbacks.lr_monitor=null", "callbacks.best_checkpoint.mode=max"], ["callbacks=minimal"],
+         ["callbacks.best_checkpoint.mode=max", "callbacks=minimal"]),
+        (["+callbacks.timer._target_=x.Timer", "+callbacks.timer.duration=1"], ["callbacks=minimal"],
+         ["+callbacks.timer._target_=x.Timer", "+callbacks.timer.duration=1", "callbacks=minimal"]),
+        (["+callbacks.early_stopping.min_delta=1"], ["callbacks=minimal"], ["callbacks=minimal"]),
+        (["logger.<< cookiecutter.logger >>.x=a", "seed=1"], ["debug=smoke"], ["seed=1", "debug=smoke"]),
+        (["+callbacks.best_checkpoint.save_top_k=3"], ["~callbacks.best_checkpoint.save_top_k"], []),
+        (["optimizer.lr=0.1", "export.opset=18"], ["~export"], ["optimizer.lr=0.1", "~export"]),
+    ],
+)  # fmt: skip
+def test_new_overrides_lie_on_top_of_those_that_still_have_a_place(own, new, merged):
+    def compose(overrides):
+        with initialize_config_dir(config_dir=str(CONFIG_DIR), version_base="1.3"):
+            return hydra.compose("train", overrides)
+
+    assert _merge(own, new, [], compose) == merged
+
+
 def test_what_was_added_once_can_be_changed_without_a_plus(stopped, here):
     overrides = stopped / ".hydra" / "overrides.yaml"
     added = "- +callbacks.early_stopping.min_delta=0.01\n"
@@ -246,6 +270,8 @@ def test_a_run_directory_from_a_stranger_cannot_run_code(override, stopped, here
     [
         "+hydra.callbacks.x={_target_: builtins.open, mode: w, file: MARK}",
         "+hydra.job_logging.handlers.x={class: logging.FileHandler, filename: MARK}",
+        "+hydra={callbacks: {x: {_target_: builtins.open, mode: w, file: MARK}}}",
+        "+callbacks@hydra.callbacks=minimal",
     ],
 )
 def test_a_stranger_does_not_say_how_hydra_works(override, stopped, here, tmp_path):
@@ -376,6 +402,31 @@ def test_an_unfinished_run_cannot_end_before_the_place_it_has_reached(typed, tol
     assert done.returncode == 2, done.stderr
     assert f"{typed} {told}" in done.stderr
     assert here("train", f"resume={stopped}", "trainer.max_epochs=2", "trainer.max_steps=-1").returncode == 0
+
+
+def test_a_best_checkpoint_of_another_name_is_found_also_after_a_move(run, here, tmp_path):
+    folder, done = run("named", "callbacks.best_checkpoint.filename='at-{epoch}'")
+    assert done.returncode == 0, done.stderr
+    name = results_of(folder)["best_checkpoint"].rpartition("/")[2]
+    assert name.startswith("at-epoch=")
+    folder.rename(tmp_path / "moved")
+    assert find_checkpoint(tmp_path / "moved") == tmp_path / "moved" / "checkpoints" / name
+
+
+@pytest.mark.slow
+def test_a_signal_to_a_grid_lets_its_job_save_and_end(project):
+    sweep = project / "logs" / "grid" / "sweeps" / "signalled"
+    command = [sys.executable, str(project / "train.py"), *QUICK, *TWO_PROCESSES, "-m", "seed=1,2", "name=grid"]
+    command += ["run_id=signalled", "trainer.max_epochs=2000", "callbacks.early_stopping=null"]
+    quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    process = subprocess.Popen(command, start_new_session=True, **quiet)
+    while process.poll() is None and not (sweep / "0" / "checkpoints" / "last.ckpt").exists():
+        time.sleep(0.02)
+    os.kill(process.pid, signal.SIGTERM)
+    screen, _ = process.communicate(timeout=60)
+    assert process.returncode == 143, screen
+    assert "Stopped by SIGTERM. The last checkpoint: " in screen
+    assert not (sweep / "1").exists()
 
 
 def test_auto_begins_goes_on_and_ends_by_one_command(here, project):
