@@ -252,7 +252,8 @@ def test_biases_and_norms_do_not_decay_and_a_backbone_learns_at_its_own_rate(cnn
 
 def test_a_frozen_parameter_is_in_no_group(cnn):
     cnn.net.features.requires_grad_(False)
-    assert {group["name"] for group in grouping.parameter_groups(cnn.net, 0.1, 0.5, 1.0)} == {"head", "head, no decay"}
+    names = {group["name"] for group in grouping.parameter_groups(cnn.net, 0.1, 0.5, 1.0)}
+    assert names == {"network", "network, no decay"}
     cnn.net.requires_grad_(False)
     with pytest.raises(ConfigError, match="nothing to train"):
         grouping.parameter_groups(cnn.net, 0.1, 0.5, 1.0)

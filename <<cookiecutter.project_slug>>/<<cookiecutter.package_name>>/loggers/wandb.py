@@ -64,6 +64,8 @@ class WandbLogger(LightningWandbLogger):
                 log.warning("wandb: %s failed (%s): %s", mode, str(error).splitlines()[0], self._wandb_init["mode"])
                 wandb.teardown()
                 continue
+            # With its first row wandb loads a part of itself: now, and not in the middle of the first epoch.
+            run.log({}, commit=False)
             if mode == "online":
                 log.info("wandb: %s", run.url)
             elif mode == "offline":
