@@ -12,7 +12,7 @@ import numpy as np
 from measuring import HERE, PACKAGE, PROJECT, Row, in_turn, run, train
 from PIL import Image
 
-ROUNDS, THREADS, BATCH, WIDTHS = 3, 1, 128, (64, 128, 64)
+ROUNDS, THREADS, BATCH, WIDTHS = 3, None, 128, (64, 128, 64)
 MNIST, JPEGS, NUMBER = PROJECT.parent / "bench-mnist", PROJECT.parent / "bench-jpegs", 2000
 WORKERS = (0, 1, 2, 4)
 OVERRIDES = (
