@@ -18,7 +18,7 @@ from typing import Any
 
 from measuring import HERE, Row, generate
 
-SUBJECTS = ("resnet18", "checkpoints", "mlp", "digits", "data_path", "inference", "generation", "startup")
+SUBJECTS = ("resnet18", "checkpoints", "mlp", "digits", "mnist", "data_path", "inference", "generation", "startup")
 RESULTS, TABLE = HERE / "results.json", HERE / "RESULTS.md"
 PACKAGES = ("torch", "lightning")
 
@@ -46,8 +46,9 @@ def table(results: dict[str, dict[str, Any]]) -> str:
     lines = [
         "# Measured side by side",
         "",
-        "Written by `make bench`; edit nothing here. Two sides are whole processes that take turns, so that a machine",
-        "that drifts slows both. A ratio is taken within each round: median, and lowest to highest in brackets.",
+        "Written by `make bench`; edit nothing here. Two sides are whole processes that take turns, every second round",
+        "backwards, so that a machine that drifts slows both. A ratio is taken within each round: median, and lowest",
+        "to highest in brackets.",
         "",
         "| what | here | beside | ratio | wanted |",
         "|---|---|---|---|---|",

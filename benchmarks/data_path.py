@@ -1,24 +1,18 @@
-"""What the data path gains: a set that fits in memory, and a folder of JPEGs with and without its cache."""
+"""What the data path gains: a folder of JPEGs with and without its cache. And what memory a set in memory takes."""
 
 import shutil
-import struct
 import sys
-from collections.abc import Callable
 from functools import partial
 from itertools import count
 from pathlib import Path
 
+import mnist
 import numpy as np
-from measuring import HERE, PACKAGE, PROJECT, Row, in_turn, run, train
+from measuring import HERE, PACKAGE, PROJECT, Row, best_workers, in_turn, run
 from PIL import Image
 
-ROUNDS, THREADS, BATCH, WIDTHS = 3, None, 128, (64, 128, 64)
-MNIST, JPEGS, NUMBER = PROJECT.parent / "bench-mnist", PROJECT.parent / "bench-jpegs", 2000
-WORKERS = (0, 1, 2, 4)
-OVERRIDES = (
-    *("data=mnist", f"data.root={MNIST}", f"data.batch_size={BATCH}"),
-    *("model=mlp", f"model.net.hidden_sizes=[{','.join(map(str, WIDTHS))}]", "trainer.max_epochs=2", "export=null"),
-)
+ROUNDS, THREADS = 3, None
+JPEGS, NUMBER = PROJECT.parent / "bench-jpegs", 2000
 NAMES = count()
 # The most memory that a process held, in MB, on the last line it prints.
 PEAK = """
@@ -47,31 +41,20 @@ for _ in range(2):
 
 
 def rows() -> list[Row]:
-    write_mnist(MNIST)
+    mnist.write_mnist()
     write_jpegs(JPEGS)
-    usual_workers = best_workers(lambda workers: usual(workers, epochs=1))
     classic_workers = best_workers(lambda workers: supply("classic", workers))
-    project, usually, files, cached, augmented, classic, our_peak, loop_peak = in_turn(
+    files, cached, augmented, classic, our_peak, loop_peak = in_turn(
         ROUNDS,
-        partial(train, OVERRIDES, THREADS),
-        partial(usual, usual_workers, epochs=2),
         partial(supply, "files", "auto"),
         partial(supply, "cache", 0),
         partial(supply, "augmented", 0),
         partial(supply, "classic", classic_workers),
-        lambda: peak(PROJECT / "train.py", *OVERRIDES, f"run_id=bench-peak-{next(NAMES)}"),
-        lambda: peak("-c", ONLY_TORCH, MNIST, BATCH, *WIDTHS),
+        lambda: peak(PROJECT / "train.py", *mnist.OVERRIDES, f"run_id=bench-peak-{next(NAMES)}"),
+        lambda: peak("-c", ONLY_TORCH, mnist.ROOT, mnist.BATCH, *mnist.WIDTHS),
     )
     beside = f"ImageFolder, RandomResizedCrop, ToTensor, Normalize, {classic_workers} workers"
     return [
-        Row(
-            "60,000 images in MNIST's format, mlp, two epochs",
-            project,
-            f"Lightning, ToTensor and Normalize for each sample, {usual_workers} workers",
-            usually,
-            "samples/s",
-            at_least=5,
-        ),
         Row("2,000 JPEGs at 224, second epoch: cache, uint8 batches", cached, beside, classic, "images/s", at_least=10),
         Row("... cache, augmentation on the CPU counted", augmented, beside, classic, "images/s", at_least=2),
         Row("... without the cache", files, beside, classic, "images/s", at_least=1),
@@ -79,40 +62,14 @@ def rows() -> list[Row]:
     ]
 
 
-def usual(workers: int, epochs: int) -> float:
-    command = [sys.executable, HERE / "usual_lightning.py", MNIST, workers, epochs, BATCH, *WIDTHS]
-    return float(run(list(map(str, command)), THREADS)[0].splitlines()[-1])
-
-
 def supply(way: str, workers: int | str) -> float:
     command = [sys.executable, HERE / "supply.py", PROJECT, PACKAGE, JPEGS, way, workers]
     return float(run(list(map(str, command)), THREADS)[0].splitlines()[-1])
 
 
-def best_workers(measure: Callable[[int], float]) -> int:
-    """Give the number of workers with which the other side is fastest."""
-    speeds = {workers: measure(workers) for workers in WORKERS}
-    print("  workers:", {workers: round(speed) for workers, speed in speeds.items()}, flush=True)
-    return max(speeds, key=speeds.__getitem__)
-
-
 def peak(*command: str | Path | int) -> float:
     whole = [sys.executable, "-c", PEAK, sys.executable, *map(str, command)]
     return float(run(whole, THREADS)[0].splitlines()[-1])
-
-
-def write_mnist(root: Path) -> None:
-    """Write images and labels as MNIST's files hold them; every class has bright rows of its own under noise."""
-    folder = root / "MNIST" / "raw"
-    shutil.rmtree(root, ignore_errors=True)
-    folder.mkdir(parents=True)
-    random = np.random.default_rng(0)
-    for prefix, number in (("train", 60_000), ("t10k", 10_000)):
-        labels = random.integers(0, 10, number, dtype=np.uint8)
-        images = random.integers(0, 128, (number, 28, 28), dtype=np.uint8)
-        images[np.arange(number), 2 * labels + 4] += 100
-        (folder / f"{prefix}-images-idx3-ubyte").write_bytes(struct.pack(">4I", 2051, *images.shape) + images.tobytes())
-        (folder / f"{prefix}-labels-idx1-ubyte").write_bytes(struct.pack(">2I", 2049, number) + labels.tobytes())
 
 
 def write_jpegs(folder: Path) -> None:

@@ -4,7 +4,7 @@ from functools import partial
 
 from measuring import Row, in_turn, loop, train
 
-ROUNDS, THREADS = 5, 1
+ROUNDS, THREADS = 9, 1
 OVERRIDES = ("trainer.max_epochs=10", "export=null")
 
 

@@ -15,7 +15,7 @@ WARM_UP_BATCHES = 2
 
 
 def load(project: str, package: str, overrides: list[str]) -> tuple[Any, torch.nn.Module, DictConfig]:
-    """Give the data module, ready to serve, the network and the configuration."""
+    """Give the data module, ready to serve, the network in the project's layout, and the configuration."""
     sys.path.insert(0, project)
     building = importlib.import_module(f"{package}.building")
     request = importlib.import_module(f"{package}.request")
@@ -24,7 +24,11 @@ def load(project: str, package: str, overrides: list[str]) -> tuple[Any, torch.n
     torch.manual_seed(config.seed)
     datamodule = building.build(config.data)
     datamodule.setup()
-    return datamodule, building.build(config.model.net, data_spec=datamodule.data_spec), config
+    net = building.build(config.model.net, data_spec=datamodule.data_spec)
+    if config.model.channels_last:
+        # `auto`, too: it is what the project takes on a CPU.
+        net.to(memory_format=torch.channels_last)
+    return datamodule, net, config
 
 
 def optimizer_and_schedule(

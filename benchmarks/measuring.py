@@ -11,13 +11,16 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import count
 from pathlib import Path
+from statistics import median
 from time import perf_counter
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent
 PROJECT, PACKAGE = ROOT / "build" / "bench-project", "bench_project"
+WORKERS, TRIES = (0, 1, 2, 4), 2
 _runs = count()
 
 
@@ -68,13 +71,22 @@ def generate() -> float:
 
 
 def in_turn(rounds: int, *measures: Callable[[], float]) -> list[list[float]]:
-    """Take the measures in turn; give the figures of each."""
+    """Take the measures in turn, every other round backwards: none is always the first. Give the figures of each."""
     figures: list[list[float]] = [[] for _ in measures]
     for number in range(rounds):
         print(f"  round {number + 1} of {rounds} ...", flush=True)
-        for measure, kept in zip(measures, figures, strict=True):
+        turns = list(zip(measures, figures, strict=True))
+        for measure, kept in turns if number % 2 == 0 else reversed(turns):
             kept.append(measure())
     return figures
+
+
+def best_workers(measure: Callable[[int], float]) -> int:
+    """Give the number of workers with which the other side is fastest, by the median of some tries."""
+    tries = in_turn(TRIES, *(partial(measure, workers) for workers in WORKERS))
+    speeds = dict(zip(WORKERS, map(median, tries), strict=True))
+    print("  workers:", {workers: round(speed) for workers, speed in speeds.items()}, flush=True)
+    return max(speeds, key=speeds.__getitem__)
 
 
 def train(overrides: Sequence[str], threads: int | None = None) -> float:

@@ -4,7 +4,7 @@ from functools import partial
 
 from measuring import Row, in_turn, loop, train
 
-ROUNDS, THREADS, BATCH = 5, 1, 128
+ROUNDS, THREADS, BATCH = 15, 1, 128
 OVERRIDES = (
     *("model=mlp", "model.net.hidden_sizes=[64,128,64]"),
     *("data=synthetic", "data.channels=1", "data.image_size=28", "data.train_samples=60000"),

@@ -13,7 +13,15 @@ OVERRIDES = (
 
 
 def rows() -> list[Row]:
-    project, handwritten = in_turn(
-        ROUNDS, partial(train, OVERRIDES, THREADS), partial(loop, "handwritten.py", OVERRIDES, THREADS)
+    torchs_layout = (*OVERRIDES, "model.channels_last=false")
+    project, handwritten, usual = in_turn(
+        ROUNDS,
+        partial(train, OVERRIDES, THREADS),
+        partial(loop, "handwritten.py", OVERRIDES, THREADS),
+        partial(loop, "handwritten.py", torchs_layout, THREADS),
     )
-    return [Row(f"resnet18, {STEPS} steps", project, "hand-written loop", handwritten, "samples/s", at_least=0.97)]
+    what = f"resnet18, {STEPS} steps"
+    return [
+        Row(what, project, "hand-written loop, channels last as here", handwritten, "samples/s", at_least=0.97),
+        Row(what, project, "hand-written loop, torch's own layout", usual, "samples/s"),
+    ]

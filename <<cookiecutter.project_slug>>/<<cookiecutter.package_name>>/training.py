@@ -36,6 +36,7 @@ from .masking import masked
 from .metrics_table import MetricsTable
 from .models.image_classifier import ImageClassifier
 from .models.switches import switch_on
+from .profiling import NoProfiler
 from .resuming import refuse_another_run, refuse_shorter_run
 from .run_directory import open_run_directory, record_request, write_json
 
@@ -188,6 +189,7 @@ def build_trainer(config: DictConfig, run_dir: Path, callbacks: list[Callback]) 
         arguments[switch] = any(isinstance(callback, kind) for callback in callbacks)
     plugins = arguments["plugins"] or []
     arguments["plugins"] = [AtomicCheckpointIO(), *(plugins if isinstance(plugins, list) else [plugins])]
+    arguments["profiler"] = arguments["profiler"] or NoProfiler()
     arguments["default_root_dir"] = arguments["default_root_dir"] or run_dir
     try:
         return Trainer(**arguments, callbacks=callbacks, logger=False)

@@ -1,12 +1,16 @@
-"""Averaged weights: what is validated, stored and tested is the average; what is trained is not."""
+"""Averaged weights: what is validated, stored and tested is the average, what is trained is not. The progress bar."""
 
 import json
+from itertools import count
 
 import pytest
 import torch
 from lightning import Callback, Trainer
+from lightning.pytorch.callbacks import RichProgressBar
+from lightning.pytorch.loggers import CSVLogger
 
 from << cookiecutter.package_name >>.building import build_model
+from << cookiecutter.package_name >>.callbacks import progress_bar
 from << cookiecutter.package_name >>.callbacks.averaging import ExponentialMovingAverage
 from << cookiecutter.package_name >>.configuration import ConfigError
 from << cookiecutter.package_name >>.data.digits import DigitsDataModule
@@ -43,7 +47,8 @@ def fit(compose, *callbacks):
     classifier = build_model(fit_to_machine(compose("model=linear")), datamodule.data_spec)
     trainer = Trainer(
         accelerator="cpu", max_epochs=1, limit_train_batches=15, limit_val_batches=1, num_sanity_val_steps=0,
-        logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False,
+        logger=False, enable_checkpointing=False, enable_model_summary=False,
+        enable_progress_bar=any(isinstance(callback, RichProgressBar) for callback in callbacks),
         callbacks=list(callbacks),
     )  # fmt: skip
     trainer.fit(classifier, datamodule=datamodule)
@@ -105,3 +110,26 @@ def test_a_checkpoint_holds_the_average_as_its_weights_and_evaluates_to_it_in_a_
 
 def test_averaged_weights_are_a_right_request():
     check("train", ["callbacks=ema", "callbacks.ema.decay=0.99"])
+
+
+def test_the_bar_moves_a_few_times_a_second_and_at_the_last_batch(compose, monkeypatch):
+    tenths, moved = count(1), []
+    monkeypatch.setattr(progress_bar, "monotonic", lambda: next(tenths) / 10)
+    monkeypatch.setattr(RichProgressBar, "on_train_batch_end", lambda *arguments: moved.append(arguments[-1]))
+    fit(compose, progress_bar.ProgressBar(refresh_rate=4))
+    # A quarter of a second is three tenths.
+    assert moved == [2, 5, 8, 11, 14]
+
+
+def test_the_bar_shows_metrics_and_no_version_number(compose, tmp_path):
+    bar = progress_bar.ProgressBar(refresh_rate=4)
+    trainer = Trainer(accelerator="cpu", logger=CSVLogger(tmp_path, version=7), callbacks=[bar])
+    trainer.progress_bar_metrics["train/loss"] = 0.5
+    assert "v_num" in RichProgressBar.get_metrics(bar, trainer, None)
+    assert bar.get_metrics(trainer, None) == {"train/loss": 0.5}
+
+
+@pytest.mark.parametrize("refresh_rate", [0, 4])
+def test_the_bar_can_be_drawn_or_not(refresh_rate, compose, capsys):
+    fit(compose, progress_bar.ProgressBar(refresh_rate=refresh_rate))
+    assert ("15/15" in capsys.readouterr().out) == bool(refresh_rate)

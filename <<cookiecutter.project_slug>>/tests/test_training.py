@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from << cookiecutter.package_name >>.callbacks.last_checkpoint import LastCheckpoint
 from << cookiecutter.package_name >>.machine import fit_to_machine
 from << cookiecutter.package_name >>.models.image_classifier import ImageClassifier
+from << cookiecutter.package_name >>.profiling import NoProfiler
 from << cookiecutter.package_name >>.training import build_callbacks, build_trainer
 
 QUICK = ("model=mlp", "export=null", "logger=null", "trainer.max_epochs=1", "trainer.enable_progress_bar=false")
@@ -297,6 +298,27 @@ def test_batch_norms_are_not_synchronised_where_that_cannot_be_done(compose):
     assert settled.trainer.sync_batchnorm is False
     settled = fit_to_machine(compose("trainer=ddp", "trainer.accelerator=cuda", "trainer.devices=2"))
     assert settled.trainer.sync_batchnorm is True
+
+
+@pytest.mark.parametrize(("accelerator", "used"), [("cpu", True), ("cuda", True), ("mps", False)])
+def test_channels_come_last_where_convolutions_are_faster_so(accelerator, used, compose):
+    assert fit_to_machine(compose(f"trainer.accelerator={accelerator}")).model.channels_last is used
+    for asked in (True, False):
+        settled = fit_to_machine(compose(f"trainer.accelerator={accelerator}", f"model.channels_last={asked}"))
+        assert settled.model.channels_last is asked
+
+
+def test_a_profiler_is_used_if_one_is_asked_for_and_otherwise_none(compose, tmp_path):
+    def profiler(*overrides):
+        return build_trainer(fit_to_machine(compose(*overrides)), tmp_path, callbacks=[]).profiler
+
+    none, simple = profiler(), profiler("trainer.profiler=simple")
+    for each in (none, simple):
+        with each.profile("a hook"):
+            pass
+    assert isinstance(none, NoProfiler)
+    assert "a hook" not in none.summary()
+    assert "a hook" in simple.summary()
 
 
 def test_a_run_without_a_test_stage_has_no_test_metrics(run):
