@@ -7,7 +7,7 @@ from lightning.pytorch.profilers import PassThroughProfiler
 
 
 class NoProfiler(PassThroughProfiler):
-    """Does nothing, as Lightning's own does. That one builds a generator at each of a step's 70 hooks."""
+    """Does nothing, as Lightning's own does, which builds a generator for it at each of the 70 hooks of a step."""
 
     _nothing = nullcontext()
 

@@ -22,7 +22,7 @@ def parameter_groups(net: nn.Module, lr: float, weight_decay: float, backbone_lr
             f"optimizer.backbone_lr_scale must be above 0, got {backbone_lr_scale}. "
             "Try optimizer.backbone_lr_scale=0.1, or model.freeze_backbone=true to leave the backbone as it is."
         )
-    # Each group takes a step time of its own: one rate needs no groups.
+    # Every group costs time in each step, and a single rate needs no groups.
     fast = net if backbone_lr_scale == 1 else getattr(net, "head", net)
     head = {id(parameter) for parameter in fast.parameters()}
     head_name = "network" if fast is net else "head"
